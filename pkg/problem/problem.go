@@ -106,13 +106,14 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Compare orders by file, line, object, path, reason and detail.
+// Compare orders by file, line, object, path, reason, detail and the rest.
 func Compare(a, b Problem) int {
 	return cmp.Or(
 		cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
 		cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(a.Object.Namespace, b.Object.Namespace),
 		cmp.Compare(a.Object.Name, b.Object.Name), cmp.Compare(a.Path, b.Path),
 		cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detail, b.Detail), cmp.Compare(a.Severity, b.Severity),
+		cmp.Compare(a.Route, b.Route), cmp.Compare(a.Consequence, b.Consequence),
 	)
 }
 

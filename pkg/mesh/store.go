@@ -1,0 +1,451 @@
+package mesh
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/metards/metards/pkg/problem"
+)
+
+// Options configure a Store.
+type Options struct {
+	Settings Settings
+	// Judge returns the faults of a decoded MetaRouter. Required.
+	Judge func(*Object) []problem.Problem
+	// Expect lists what must have been delivered completely before there is truth. Required.
+	Expect []Feed
+	// Problems receives the Problems of all objects. Required.
+	Problems *problem.Board
+}
+
+// Feed is one kind from one source.
+type Feed struct {
+	Source Source
+	Kind   Kind
+}
+
+// String is for people, as in "ServiceEntries of the directory".
+func (f Feed) String() string { return fmt.Sprintf("%s list of %s", f.Kind, f.Source) }
+
+// Batch is what a source delivers at once; its effects become visible together.
+type Batch struct {
+	// Complete lists the kinds whose complete set is in Objects: those of the source that are not in it
+	// are gone. An empty Complete deletes nothing.
+	Complete []Kind
+	Objects  []*Object
+	Deleted  []Key
+}
+
+// Store holds the mesh. Its methods may be called concurrently.
+type Store struct {
+	judge    func(*Object) []problem.Problem
+	problems *problem.Board
+	changed  chan struct{}
+
+	mu         sync.RWMutex
+	settings   Settings
+	missing    []Feed
+	delivered  []Feed      // completely, at least once
+	stoodIn    []Feed      // a remembered state is in their place
+	remembered *remembered // what an earlier process saved, nil once it is of no use
+	generation uint64
+	records    map[Key]*record
+	services   serviceIndex
+	rules      *ruleIndex
+	routers    routerIndex
+	dirty      map[string]struct{} // folded hosts and wildcards, since TakeChanges
+}
+
+// record is one object: at most one version in force from each source.
+type record [numSources]*held
+
+// held is what is known of an object from one source.
+type held struct {
+	latest *Object // as it arrived last
+	valid  *Object // the last valid version, nil if there never was one
+}
+
+// inForce returns the object that counts, nil if none.
+func (r *record) inForce() *Object {
+	if r == nil {
+		return nil
+	}
+	for _, h := range r {
+		if h != nil && h.valid != nil {
+			return h.valid
+		}
+	}
+	return nil
+}
+
+// NewStore returns an empty store.
+func NewStore(o Options) (*Store, error) {
+	if o.Judge == nil || o.Problems == nil || len(o.Expect) == 0 {
+		return nil, errors.New("mesh: Judge, Problems and Expect are required")
+	}
+	return &Store{
+		judge: o.Judge, problems: o.Problems, settings: o.Settings, missing: slices.Clone(o.Expect),
+		changed: make(chan struct{}, 1), records: map[Key]*record{},
+		services: serviceIndex{}, rules: newRuleIndex(), routers: routerIndex{}, dirty: map[string]struct{}{},
+	}, nil
+}
+
+// Changed is signalled when TakeChanges has something to tell, or when the last missing list arrived.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// TakeChanges returns, sorted, the folded hosts and wildcard patterns whose tables may differ since the
+// last call. It has one consumer.
+func (s *Store) TakeChanges() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]string, 0, len(s.dirty))
+	for h := range s.dirty {
+		out = append(out, h)
+	}
+	s.dirty = map[string]struct{}{} // clearing one that was large once would cost as much each time
+	slices.Sort(out)
+	return out
+}
+
+// Missing returns the lists that were not delivered yet; there is truth once it is empty.
+func (s *Store) Missing() []Feed {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Clone(s.missing)
+}
+
+// Read calls f with a Lens on the current mesh. f must not keep the Lens nor call the Store.
+func (s *Store) Read(v View, f func(*Lens)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f(&Lens{store: s, view: v, trace: make(Trace, 4)})
+}
+
+// Objects returns the objects in force, ordered by kind, namespace and name.
+func (s *Store) Objects() []*Object {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []*Object
+	for _, r := range s.records {
+		if o := r.inForce(); o != nil {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Object) int { return compareKeys(a.Key, b.Key) })
+	return out
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// Apply takes in a batch of a source.
+func (s *Store) Apply(source Source, b Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := effects{}
+	present := make(map[Key]struct{}, len(b.Objects))
+	for _, o := range b.Objects {
+		present[o.Key] = struct{}{}
+		s.put(source, o, e)
+	}
+	for _, k := range b.Deleted {
+		s.remove(source, k, e)
+	}
+	if len(b.Complete) > 0 {
+		for k, r := range s.records {
+			if _, ok := present[k]; !ok && r[source] != nil && slices.Contains(b.Complete, k.Kind) {
+				s.remove(source, k, e)
+			}
+		}
+	}
+	s.finish(e, s.deliver(source, b.Complete))
+}
+
+// finish concludes a change: truth tells that there is truth by it for the first time. mu is held.
+func (s *Store) finish(e effects, truth bool) {
+	if truth || e["*"] {
+		for h := range s.routers { // before there was truth, "no service declares it" meant nothing
+			e.add([]string{h}, false)
+		}
+	}
+	if len(s.missing) == 0 {
+		s.judgeConflicts(e)
+	}
+	s.announce(e, truth)
+}
+
+// SetSettings changes the mesh-wide values; every table may differ by that.
+func (s *Store) SetSettings(settings Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := effects{}
+	s.configure(settings, e)
+	s.finish(e, false)
+}
+
+// configure is SetSettings without its conclusion; mu is held.
+func (s *Store) configure(settings Settings, e effects) {
+	if s.settings.equal(settings) {
+		return
+	}
+	s.settings = settings
+	s.generation++
+	s.rules = newRuleIndex()
+	for k, r := range s.records {
+		if o := r.inForce(); o != nil && k.Kind == KindDestinationRule {
+			s.rules.add(&s.settings, o)
+		}
+	}
+	e.add([]string{"*"}, true)
+}
+
+// announce notes what differs for TakeChanges and signals that.
+func (s *Store) announce(e effects, delivered bool) {
+	for h, differs := range e {
+		if differs {
+			s.dirty[h] = struct{}{}
+		}
+	}
+	if len(s.dirty) > 0 || delivered {
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// deliver notes complete lists and reports whether there is truth by them for the first time.
+func (s *Store) deliver(source Source, kinds []Kind) bool {
+	waiting := len(s.missing) > 0
+	for _, k := range kinds {
+		f := Feed{source, k}
+		is := func(o Feed) bool { return o == f }
+		s.missing = slices.DeleteFunc(s.missing, is)
+		s.stoodIn = slices.DeleteFunc(s.stoodIn, is)
+		if !slices.Contains(s.delivered, f) {
+			s.delivered = append(s.delivered, f)
+			s.generation++
+		}
+	}
+	if len(kinds) > 0 && len(s.missing) == 0 && len(s.stoodIn) == 0 {
+		s.remembered = nil // everything was delivered: nothing is recalled any more
+	}
+	return waiting && len(s.missing) == 0
+}
+
+// put takes in one version of an object.
+func (s *Store) put(source Source, o *Object, e effects) {
+	r := s.records[o.Key]
+	if r == nil {
+		r = &record{}
+		s.records[o.Key] = r
+	}
+	if r[source] == nil {
+		r[source] = &held{}
+	}
+	before, h := r.inForce(), r[source]
+	if h.latest == o {
+		return // delivered again, and judged before
+	}
+	if h.latest == h.valid && h.valid.sameContent(o) && len(o.Faults)+len(h.valid.Faults) == 0 &&
+		h.valid.File == o.File && h.valid.Line == o.Line {
+		return
+	}
+	faults := append(slices.Clone(o.Faults), notFollowing(o.Faults, s.judged(o))...)
+	h.latest = o
+	switch {
+	case o.Spec != nil && !problem.HasError(faults):
+		h.valid = o
+		s.generation++
+	case h.valid == nil:
+		h.valid = s.recall(source, o.Key)
+	}
+	s.report(source, o, h.valid, faults)
+	o.Locate = nil
+	s.replace(o.Key, before, e)
+}
+
+// judged returns the faults of a decoded object.
+func (s *Store) judged(o *Object) []problem.Problem {
+	switch spec := o.Spec.(type) {
+	case *DestinationRule:
+		return spec.judge()
+	case *MetaRouter:
+		return s.judge(o)
+	}
+	return nil
+}
+
+// notFollowing leaves out of judged what only follows from a fault of decoding: the decoder took the
+// faulty value out, so the judge may miss it there, above or below.
+func notFollowing(decoding, judged []problem.Problem) []problem.Problem {
+	return slices.DeleteFunc(slices.Clone(judged), func(j problem.Problem) bool {
+		return slices.ContainsFunc(decoding, func(d problem.Problem) bool {
+			return d.Severity == problem.Error && (within(d.Path, j.Path) || within(j.Path, d.Path))
+		})
+	})
+}
+
+// within reports whether a path is, or leads into, another.
+func within(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// remove forgets what a source said of an object.
+func (s *Store) remove(source Source, k Key, e effects) {
+	r := s.records[k]
+	if r == nil || r[source] == nil {
+		return
+	}
+	before := r.inForce()
+	r[source] = nil
+	s.generation++
+	s.problems.Set(owner(source, k), nil)
+	s.replace(k, before, e)
+	if *r == (record{}) {
+		delete(s.records, k)
+	}
+}
+
+// report tells the faults of one object, with their place and consequence.
+func (s *Store) report(source Source, o, valid *Object, faults []problem.Problem) {
+	list := make([]problem.Problem, 0, len(faults))
+	for _, p := range faults {
+		p.Object, p.File = o.Ref(), o.File
+		if p.Line == 0 {
+			p.Line = o.Line
+			if o.Locate != nil {
+				p.Line = o.Locate(p.Path)
+			}
+		}
+		if p.Severity == problem.Error {
+			p.Consequence = "the last valid version stays in force"
+			if valid == nil {
+				p.Consequence = "no valid version is known: nothing of it is in force"
+			}
+		}
+		list = append(list, p)
+	}
+	s.problems.Set(owner(source, o.Key), list)
+}
+
+// reportDuplicates tells which sources' word about an object does not count because an earlier one's does.
+func (s *Store) reportDuplicates(k Key, r *record) {
+	var list []problem.Problem
+	first := numSources
+	for source, h := range r {
+		switch {
+		case h == nil || h.latest == nil:
+		case first == numSources:
+			if h.valid != nil {
+				first = Source(source)
+			}
+		default:
+			list = append(list, problem.Problem{
+				Severity: problem.Error, Object: k.Ref(), Reason: problem.Duplicate, File: h.latest.File, Line: h.latest.Line,
+				Detail: fmt.Sprintf("not used: %s has an object of this name too, and comes first", first),
+			})
+		}
+	}
+	s.problems.Set("duplicate/"+k.Ref().String(), list)
+}
+
+func owner(source Source, k Key) string { return fmt.Sprintf("object/%d/%s", source, k.Ref()) }
+
+// replace brings the indexes from the version that was in force to the one that is now.
+func (s *Store) replace(k Key, before *Object, e effects) {
+	r := s.records[k]
+	s.reportDuplicates(k, r)
+	after := r.inForce()
+	if before == after {
+		return
+	}
+	differs := !before.sameContent(after)
+	if before != nil {
+		s.index(before, false)
+		e.add(s.concerned(before), differs && before.counts())
+	}
+	if after != nil {
+		s.index(after, true)
+		e.add(s.concerned(after), differs && after.counts())
+	}
+	if after == nil && k.Kind == KindMetaRouter {
+		s.problems.Set(conflictOwner(k), nil)
+	}
+}
+
+// index adds an object to the index of its kind, or removes it.
+func (s *Store) index(o *Object, add bool) {
+	switch o.Kind {
+	case KindServiceEntry:
+		if add {
+			s.services.add(o)
+		} else {
+			s.services.remove(o)
+		}
+	case KindDestinationRule:
+		if add {
+			s.rules.add(&s.settings, o)
+		} else {
+			s.rules.remove(&s.settings, o)
+		}
+	case KindMetaRouter:
+		if add {
+			s.routers.add(o)
+		} else {
+			s.routers.remove(o)
+		}
+	}
+}
+
+// concerned returns the hosts and wildcards that an object is about.
+func (s *Store) concerned(o *Object) []string {
+	switch spec := o.Spec.(type) {
+	case *ServiceEntry:
+		return spec.Hosts
+	case *DestinationRule:
+		return ruleHosts(&s.settings, o)
+	case *MetaRouter:
+		return spec.GetHosts()
+	}
+	return nil
+}
+
+// effects are the folded hosts and wildcards that a batch touches: true if their tables may differ,
+// false if objects only moved to another place in a file.
+type effects map[string]bool
+
+func (e effects) add(hosts []string, differs bool) {
+	for _, h := range hosts {
+		h = Fold(h)
+		e[h] = e[h] || differs
+	}
+}
+
+// judgeConflicts renews the Problems of the MetaRouters of the given folded hosts.
+func (s *Store) judgeConflicts(hosts effects) {
+	known := map[string][]*Object{}
+	winners := func(host string) []*Object {
+		if _, ok := known[host]; !ok {
+			known[host] = s.winners(host)
+		}
+		return known[host]
+	}
+	done := map[*Object]struct{}{}
+	for h := range hosts {
+		for _, o := range s.routers[h] {
+			if _, ok := done[o]; !ok {
+				done[o] = struct{}{}
+				s.problems.Set(conflictOwner(o.Key), s.conflicts(o, winners))
+			}
+		}
+	}
+}
+
+func conflictOwner(k Key) string { return "conflict/" + k.Ref().String() }
