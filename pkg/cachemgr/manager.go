@@ -1,0 +1,173 @@
+package cachemgr
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/metards/metards/pkg/mesh"
+	"github.com/metards/metards/pkg/problem"
+	"github.com/metards/metards/pkg/routes"
+)
+
+// Store is what the manager asks of the mesh. *mesh.Store is one.
+type Store interface {
+	Changed() <-chan struct{}
+	TakeChanges() []string
+	Missing() []mesh.Feed
+	Read(mesh.View, func(*mesh.Lens))
+}
+
+// Options configure a Manager. All fields are required but the two durations.
+type Options struct {
+	Store     Store
+	Spellings map[string]Spelling // by type URL
+	// After a first change goes out at once, later ones wait until there was none for QuietPeriod, but
+	// not longer than MaxDelay.
+	QuietPeriod time.Duration
+	MaxDelay    time.Duration
+	Problems    *problem.Board
+	Metrics     *Metrics
+	Log         *slog.Logger
+	// Compiler is routes.Compile but in tests.
+	Compiler func(routes.Mesh, string) (*routes.Plan, []problem.Problem)
+}
+
+// Manager is the cache. Its methods may be called concurrently.
+type Manager struct {
+	store     Store
+	spellings map[string]Spelling
+	pace      pace
+	problems  *problem.Board
+	metrics   *Metrics
+	log       *slog.Logger
+	compiler  func(routes.Mesh, string) (*routes.Plan, []problem.Problem)
+
+	mu       sync.Mutex
+	truth    bool // every list was delivered once; before, nothing is compiled
+	families map[familyKey]*family
+	byHost   map[string]map[*family]struct{}
+	streams  map[*Stream]struct{}
+}
+
+// New returns a Manager without subscriptions.
+func New(o Options) (*Manager, error) {
+	if o.Store == nil || len(o.Spellings) == 0 || o.Problems == nil || o.Metrics == nil || o.Log == nil || o.Compiler == nil {
+		return nil, errors.New("cachemgr: an option is missing")
+	}
+	return &Manager{
+		store: o.Store, spellings: o.Spellings, pace: pace{o.QuietPeriod, o.MaxDelay}, problems: o.Problems,
+		metrics: o.Metrics, log: o.Log, compiler: o.Compiler,
+		families: map[familyKey]*family{}, byHost: map[string]map[*family]struct{}{}, streams: map[*Stream]struct{}{},
+	}, nil
+}
+
+// Serves reports whether Tables of a type can be asked for.
+func (m *Manager) Serves(typeURL string) bool {
+	_, ok := m.spellings[typeURL]
+	return ok
+}
+
+// Run keeps the Tables up to date until the context ends.
+func (m *Manager) Run(ctx context.Context) error {
+	for m.pace.next(ctx, m.store.Changed()) {
+		m.renew()
+	}
+	return nil
+}
+
+// renew compiles what the store's changes concern. Between families the lock is free, so that newcomers
+// do not wait for all of them.
+func (m *Manager) renew() {
+	began := time.Now()
+	changes := m.store.TakeChanges()
+	families := m.concerned(changes)
+	for _, f := range families {
+		m.mu.Lock()
+		if m.families[f.familyKey] == f { // it may have lost its last subscriber
+			m.refresh(f)
+		}
+		m.mu.Unlock()
+	}
+	m.metrics.renewals.Observe(time.Since(began).Seconds())
+}
+
+// concerned returns the families that looked at one of the hosts: all of them once there is truth for the
+// first time.
+func (m *Manager) concerned(changes []string) []*family {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	set := map[*family]struct{}{}
+	switch {
+	case !m.truth && len(m.store.Missing()) > 0:
+		return nil
+	case !m.truth:
+		m.truth = true
+		for _, f := range m.families {
+			set[f] = struct{}{}
+		}
+	}
+	for _, host := range changes {
+		if !strings.HasPrefix(host, "*") {
+			for f := range m.byHost[host] {
+				set[f] = struct{}{}
+			}
+			continue
+		}
+		for h, families := range m.byHost {
+			if mesh.Covers(host, h) {
+				for f := range families {
+					set[f] = struct{}{}
+				}
+			}
+		}
+	}
+	out := make([]*family, 0, len(set))
+	for f := range set {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b *family) int { return strings.Compare(a.owner(), b.owner()) })
+	return out
+}
+
+// entry returns the entry of a name as a View sees it, and compiles it if it is new. m.mu is held.
+func (m *Manager) entry(n Name, v mesh.View) *entry {
+	k := familyKey{n, v.Gateway}
+	f := m.families[k]
+	if f == nil {
+		f = &family{familyKey: k, entries: map[string]*entry{}}
+		m.families[k] = f
+	}
+	e := f.entries[v.Namespace]
+	if e == nil {
+		e = &entry{family: f, view: v, subscribers: map[*subscription]struct{}{}}
+		f.entries[v.Namespace] = e
+		if m.truth {
+			m.update(e)
+			m.settle(f)
+		}
+		m.metrics.tables.Inc()
+	}
+	return e
+}
+
+// release frees an entry that has no subscriber any more. m.mu is held.
+func (m *Manager) release(e *entry) {
+	if len(e.subscribers) > 0 {
+		return
+	}
+	f := e.family
+	delete(f.entries, e.view.Namespace)
+	m.metrics.tables.Dec()
+	if len(f.entries) > 0 {
+		m.settle(f)
+		return
+	}
+	m.unindex(f)
+	m.problems.Set(f.owner(), nil)
+	delete(m.families, f.familyKey)
+}

@@ -1,0 +1,236 @@
+package rdsserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/metards/metards/pkg/cachemgr"
+	"github.com/metards/metards/pkg/mesh"
+)
+
+// stream is one stream of a proxy. Its goroutine waits for requests; a pusher's worker sends what changed
+// meanwhile; both hold mu.
+type stream struct {
+	server *Server
+	id     uint64
+	method string
+	ads    bool
+	end    func(*status.Status) // ends the stream, from any goroutine
+
+	queued bool // guarded by the pusher
+
+	mu      sync.Mutex
+	wire    encoding
+	node    node             // of the first request
+	cache   *cachemgr.Stream // nil before the first request
+	pending []pending        // at most one for each type
+	parked  []string         // types asked for on ADS that are not served
+	closed  bool
+}
+
+// pending is a response that the proxy has not answered yet. Until it does nothing else of the type is
+// sent: the newest Table goes out then.
+type pending struct {
+	table *cachemgr.Table
+	nonce string
+	timer *time.Timer // ends the stream of a proxy that never answers
+}
+
+// run is the stream's life: it returns the status that the proxy gets.
+func (s *stream) run(ctx context.Context) error {
+	defer s.close()
+	for {
+		r, err := s.wire.recv()
+		if err != nil {
+			return ended(ctx, err)
+		}
+		if err := s.handle(ctx, r); err != nil {
+			return err
+		}
+	}
+}
+
+// ended tells why no request comes any more: because we ended the stream, or the proxy did.
+func ended(ctx context.Context, err error) error {
+	if ours, ok := status.FromError(context.Cause(ctx)); ok && ours.Code() != codes.OK {
+		return ours.Err()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func (s *stream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, p := range s.pending {
+		p.timer.Stop()
+	}
+	s.pending = nil
+	if s.cache != nil {
+		s.cache.Close()
+		s.server.events.Write(Event{Event: EventStreamClosed, Stream: s.id, Node: s.node.id})
+	}
+}
+
+// handle takes in one request. An error ends the stream.
+func (s *stream) handle(ctx context.Context, r request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkNode(ctx, r); err != nil {
+		return err
+	}
+	if r.typeURL == "" && !s.ads {
+		r.typeURL = s.server.rdsType
+	}
+	if !s.server.cache.Serves(r.typeURL) || !s.ads && r.typeURL != s.server.rdsType {
+		return s.park(r.typeURL)
+	}
+	if n := len(r.names) + len(r.add) + len(r.remove); n > s.server.maxNames {
+		return status.Errorf(codes.ResourceExhausted, "%d names in one request, at most %d are allowed", n, s.server.maxNames)
+	}
+	s.answer(r)
+	s.wire.subscribe(s.cache, r)
+	if n := s.cache.Count(); n > s.server.maxNames {
+		return status.Errorf(codes.ResourceExhausted, "%d names on one stream, at most %d are allowed", n, s.server.maxNames)
+	}
+	return s.send()
+}
+
+// checkNode opens the stream with the first request's node, and holds later ones against it.
+func (s *stream) checkNode(ctx context.Context, r request) error {
+	if s.cache != nil {
+		if r.node == nil {
+			return nil
+		}
+		if n, err := parseNode(r.node); err != nil || n != s.node {
+			return status.Errorf(codes.InvalidArgument, "the node of this request (%s) is not that of the stream's first one (%s)", r.node.GetId(), s.node.id)
+		}
+		return nil
+	}
+	n, err := parseNode(r.node)
+	if err != nil {
+		return s.server.refused(ctx, refuse(refusedNode, codes.InvalidArgument, "%v", err))
+	}
+	id, refusal := s.server.authorize(ctx, n)
+	if refusal != nil {
+		return s.server.refused(ctx, refusal)
+	}
+	s.node = n
+	s.cache = s.server.cache.Open(cachemgr.Peer{
+		Node: n.id, Identity: id.String(), View: mesh.View{Namespace: n.namespace, Gateway: n.gateway},
+	}, func() { s.server.pusher.push(s) })
+	s.server.events.Write(Event{Event: EventStreamOpened, Stream: s.id, Node: n.id, Method: s.method})
+	return nil
+}
+
+// park leaves a type that is not served unanswered on ADS, where an error would end the other types'
+// subscriptions too. On the RDS service it is an error.
+func (s *stream) park(typeURL string) error {
+	switch {
+	case typeURL == "":
+		return status.Error(codes.InvalidArgument, "a request on ADS needs a type_url")
+	case !s.ads:
+		return status.Errorf(codes.InvalidArgument, "this service serves %s only, not %s", s.server.rdsType, typeURL)
+	case slices.Contains(s.parked, typeURL) || len(s.parked) >= maxParked:
+		return nil
+	}
+	s.parked = append(s.parked, typeURL)
+	s.server.metrics.parked.Inc()
+	if s.server.logged.first("parked " + typeURL) {
+		s.server.log.Warn("a proxy asks on ADS for a type that is not served; it is left unanswered", "type", typeURL, "node", s.node.id)
+	}
+	return nil
+}
+
+// maxParked bounds what is remembered of types that are not served.
+const maxParked = 64
+
+// answer notes a request's answer to the pending response. A stale nonce answers nothing: the response
+// that it means is not the pending one.
+func (s *stream) answer(r request) {
+	event := Event{
+		Event: EventRequest, Stream: s.id, Node: s.node.id, Type: r.typeURL, Names: r.names, Version: r.version, Nonce: r.nonce,
+	}
+	if len(r.add) > 0 || len(r.remove) > 0 {
+		event.Names, event.Dropped = r.add, r.remove
+	}
+	i := slices.IndexFunc(s.pending, func(p pending) bool { return r.nonce != "" && p.nonce == r.nonce })
+	if i >= 0 {
+		p := s.pending[i]
+		p.timer.Stop()
+		s.pending = slices.Delete(s.pending, i, i+1)
+		if r.err == nil {
+			event.Event = EventAck
+			s.server.metrics.accepted.Inc()
+			s.cache.Accepted(p.table)
+		} else {
+			event.Event, event.Error = EventNack, r.err.GetMessage()
+			s.server.metrics.rejected.Inc()
+			s.cache.Rejected(p.table, r.err.GetMessage())
+			if s.server.logged.first("rejected " + p.table.Name.Name + " " + p.table.Version + " " + r.err.GetMessage()) {
+				s.server.log.Warn("a proxy rejected a table; it is sent again when its bytes differ", "name", p.table.Name.Name,
+					"version", p.table.Version, "node", s.node.id, "error", r.err.GetMessage())
+			}
+		}
+	}
+	s.server.events.Write(event)
+}
+
+// advance sends what is due. It is called by a pusher's worker.
+func (s *stream) advance() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.cache == nil {
+		return
+	}
+	if err := s.send(); err != nil {
+		s.end(status.Convert(err))
+	}
+}
+
+// send sends, for each type without a pending response, the next Table. mu is held.
+func (s *stream) send() error {
+	for _, typeURL := range s.server.types {
+		if slices.ContainsFunc(s.pending, func(p pending) bool { return p.table.Type == typeURL }) {
+			continue
+		}
+		t := s.cache.Next(typeURL)
+		if t == nil {
+			continue
+		}
+		nonce := newNonce()
+		s.pending = append(s.pending, pending{t, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout)})
+		s.server.events.Write(Event{
+			Event: EventSent, Stream: s.id, Node: s.node.id, Type: t.Type, Names: []string{t.Name.Name}, Version: t.Version, Nonce: nonce,
+		})
+		if err := s.wire.send(t, nonce); err != nil {
+			return fmt.Errorf("send %s: %w", t.Name.Name, err)
+		}
+		s.server.metrics.sent.Inc()
+		s.server.metrics.sentBytes.Add(float64(len(t.Any.GetValue())))
+	}
+	return nil
+}
+
+// timeout ends the stream of a proxy that does not answer, so that it starts afresh: either the send is
+// blocked or the proxy is deaf.
+func (s *stream) timeout() {
+	s.server.metrics.timeouts.Inc()
+	s.end(status.Newf(codes.DeadlineExceeded, "no answer to a response within %s", s.server.responseTimeout))
+}
+
+// newNonce is unguessable, so that a client cannot answer what it has not read.
+func newNonce() string { return strconv.FormatUint(rand.Uint64(), 36) }
