@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "metards",
+		Short: "The route source of an Istio mesh's MetaProtocol proxies",
+		Long: "metards compiles MetaRouters (routing rules for Dubbo, Thrift and other protocols carried by Aeraki's\n" +
+			"MetaProtocol filter) into route tables and serves them over RDS to the proxies of an Istio mesh.",
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), os.LookupEnv) },
+	}
+	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newVersion())
+	root.CompletionOptions.DisableDefaultCmd = true
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage += " [" + variable(f.Name) + "]" })
+	}
+	return root
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "METARDS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// fromEnvironment sets the flags that the command line does not set.
+func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var failed error
+	flags.VisitAll(func(f *pflag.Flag) {
+		value, ok := lookup(variable(f.Name))
+		if f.Changed || !ok || failed != nil || f.Name == "help" {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			failed = fmt.Errorf("environment variable %s: %w", variable(f.Name), err)
+		}
+	})
+	return failed
+}
