@@ -150,7 +150,7 @@ spec: {hosts: [y]}
 			files: []string{"a.yaml", "# a comment\n---\n" + router("a", "x") +
 				"  routes:\n  - name: one\n    match:\n      attributes:\n        method:\n          exact: get\n          regexp: 'a.*'\n"},
 			objects:  "a=x",
-			problems: "a.yaml:17: error: MetaRouter shop/a: routes[0].match.attributes[method].regexp: there is no field \"regexp\" here [UnknownField]\n",
+			problems: "a.yaml:17: error: MetaRouter shop/a: routes[0].match.attributes[method].regexp (route \"one\"): there is no field \"regexp\" here [UnknownField]\n",
 		},
 		"a syntax error takes the whole file and names the line": {
 			files:    []string{"a.yaml", router("a", "x") + "---\n" + router("b", "y") + "\tc: d\n"},
