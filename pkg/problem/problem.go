@@ -41,6 +41,7 @@ const (
 	SeveralHashKeys Reason = "SeveralHashKeys" // the destinations of a route hash by different keys
 	NeverMatches    Reason = "NeverMatches"    // a condition that can hardly hold
 	SeveralServices Reason = "SeveralServices" // a host declared in several namespaces
+	Contradiction   Reason = "Contradiction"   // two settings that cannot both hold
 	Internal        Reason = "Internal"        // a fault of metards itself
 )
 
