@@ -157,7 +157,7 @@ func TestAfterARestartDuringAnOutageTheSavedStateServesAfterTheGracePeriod(t *te
 
 func TestASourceThatDeliversInTimeIsNotStoodInFor(t *testing.T) {
 	dir := t.TempDir()
-	live(t, dir, func(t *testing.T, p *process) {
+	live(t, dir, func(_ *testing.T, p *process) {
 		p.mcp()
 		p.kubernetes(router("v1", 1))
 		pass(6 * time.Second)
@@ -173,7 +173,7 @@ func TestASourceThatDeliversInTimeIsNotStoodInFor(t *testing.T) {
 
 func TestWhatWasNeverDeliveredCompletelyIsNotStoodInFor(t *testing.T) {
 	dir := t.TempDir()
-	live(t, dir, func(t *testing.T, p *process) {
+	live(t, dir, func(_ *testing.T, p *process) {
 		p.mcp()
 		pass(time.Minute)
 	})
