@@ -75,9 +75,12 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
 // Run serves on a listener, which it closes, until the context ends.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	h := &http.Server{Handler: s.mux, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
+	h := &http.Server{Handler: s.mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	failed := make(chan error, 1)
 	go func() { failed <- h.Serve(l) }()
 	select {
@@ -88,11 +91,15 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	}
 }
 
+// inboundOfSidecar is the loopback address from which an Istio sidecar in our pod would pass on what comes
+// from anybody.
+var inboundOfSidecar = netip.AddrFrom4([4]byte{127, 0, 0, 6})
+
 // loopbackOnly guards pages that show every namespace's routes.
 func loopbackOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !peer.Addr().Unmap().IsLoopback() {
+		if from := peer.Addr().Unmap(); err != nil || !from.IsLoopback() || from == inboundOfSidecar {
 			http.Error(w, "debug pages answer loopback peers only, for example through kubectl port-forward", http.StatusForbidden)
 			return
 		}

@@ -55,3 +55,26 @@ func BenchmarkSubscribe(b *testing.B) {
 		s.Close()
 	}
 }
+
+// BenchmarkJoinFromAnotherNamespace is a proxy of one more namespace, and its leaving, where one name is
+// subscribed to from many already. It must not depend on how many those are.
+func BenchmarkJoinFromAnotherNamespace(b *testing.B) {
+	for _, namespaces := range []int{10, 1_000} {
+		b.Run(fmt.Sprintf("of %d namespaces", namespaces), func(b *testing.B) {
+			c := newCache(b)
+			c.deliver(service("shop", "orders"))
+			for i := range namespaces {
+				s := c.open("node", fmt.Sprintf("ns%d", i), false)
+				s.Set(routes.RouteConfigurationType, []string{"orders.example_1"})
+				s.wait()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s := c.open("node", "web", false)
+				s.Set(routes.RouteConfigurationType, []string{"orders.example_1"})
+				s.wait()
+				s.Close()
+			}
+		})
+	}
+}

@@ -32,6 +32,7 @@ type variant struct {
 	trace    mesh.Trace // what it was compiled from
 	problems []problem.Problem
 	kept     bool // the compilation failed, table is what the View had before
+	users    int  // entries that have it
 }
 
 // entry is one name as one View sees it.
@@ -49,6 +50,17 @@ func (e *entry) table() *Table {
 	return e.variant.table
 }
 
+// use exchanges an entry's variant; nil is none.
+func (e *entry) use(v *variant) {
+	if v != nil {
+		v.users++
+	}
+	if e.variant != nil {
+		e.variant.users--
+	}
+	e.variant = v
+}
+
 // refresh brings all entries of a family up to date and wakes the subscribers of those whose bytes
 // differ. m.mu is held.
 func (m *Manager) refresh(f *family) {
@@ -58,10 +70,11 @@ func (m *Manager) refresh(f *family) {
 	m.settle(f)
 }
 
-// update gives an entry the variant for what its View sees now. m.mu is held.
+// update gives an entry the variant for what its View sees now; settle has to follow where that was not in
+// use before, or where the one before is not any more. m.mu is held.
 func (m *Manager) update(e *entry) {
 	before := e.table()
-	e.variant = m.variantFor(e)
+	e.use(m.variantFor(e))
 	if after := e.table(); after != nil && (before == nil || before.Version != after.Version) {
 		for s := range e.subscribers {
 			s.enqueue()
@@ -140,19 +153,15 @@ func (m *Manager) internal(e *entry, p *routes.Plan, detail string) problem.Prob
 	return out
 }
 
-// settle renews what is derived from a family's entries: the variants in use, the index by host, and
-// the Problems. m.mu is held.
+// settle renews what is derived from a family's variants: which are in use, the index by host, and the
+// Problems. m.mu is held.
 func (m *Manager) settle(f *family) {
 	var problems []problem.Problem
 	hosts := map[string]struct{}{}
-	f.variants = f.variants[:0:0]
-	for _, e := range f.sorted() {
-		if e.variant == nil || slices.Contains(f.variants, e.variant) {
-			continue
-		}
-		f.variants = append(f.variants, e.variant)
-		problems = append(problems, e.variant.problems...)
-		for _, h := range e.variant.trace.Hosts() {
+	f.variants = slices.DeleteFunc(f.variants, func(v *variant) bool { return v.users == 0 })
+	for _, v := range f.variants {
+		problems = append(problems, v.problems...)
+		for _, h := range v.trace.Hosts() {
 			hosts[h] = struct{}{}
 		}
 	}

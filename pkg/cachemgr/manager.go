@@ -1,12 +1,14 @@
 package cachemgr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/metards/metards/pkg/mesh"
@@ -47,6 +49,9 @@ type Manager struct {
 	log       *slog.Logger
 	compiler  func(routes.Mesh, string) (*routes.Plan, []problem.Problem)
 
+	facts    chan struct{} // signalled when Programmed may differ
+	renewing atomic.Bool
+
 	mu       sync.Mutex
 	truth    bool // every list was delivered once; before, nothing is compiled
 	families map[familyKey]*family
@@ -62,6 +67,7 @@ func New(o Options) (*Manager, error) {
 	return &Manager{
 		store: o.Store, spellings: o.Spellings, pace: pace{o.QuietPeriod, o.MaxDelay}, problems: o.Problems,
 		metrics: o.Metrics, log: o.Log, compiler: o.Compiler,
+		facts:    make(chan struct{}, 1),
 		families: map[familyKey]*family{}, byHost: map[string]map[*family]struct{}{}, streams: map[*Stream]struct{}{},
 	}, nil
 }
@@ -84,6 +90,9 @@ func (m *Manager) Run(ctx context.Context) error {
 // do not wait for all of them.
 func (m *Manager) renew() {
 	began := time.Now()
+	m.renewing.Store(true)
+	defer m.factsChanged()
+	defer m.renewing.Store(false)
 	changes := m.store.TakeChanges()
 	families := m.concerned(changes)
 	for _, f := range families {
@@ -94,6 +103,19 @@ func (m *Manager) renew() {
 		m.mu.Unlock()
 	}
 	m.metrics.renewals.Observe(time.Since(began).Seconds())
+}
+
+// Renewing reports whether changes that were taken from the store have not all reached the Tables.
+func (m *Manager) Renewing() bool { return m.renewing.Load() }
+
+// FactsChanged is signalled when what Programmed returns may differ. It has one consumer.
+func (m *Manager) FactsChanged() <-chan struct{} { return m.facts }
+
+func (m *Manager) factsChanged() {
+	select {
+	case m.facts <- struct{}{}:
+	default:
+	}
 }
 
 // concerned returns the families that looked at one of the hosts: all of them once there is truth for the
@@ -130,7 +152,9 @@ func (m *Manager) concerned(changes []string) []*family {
 	for f := range set {
 		out = append(out, f)
 	}
-	slices.SortFunc(out, func(a, b *family) int { return strings.Compare(a.owner(), b.owner()) })
+	slices.SortFunc(out, func(a, b *family) int {
+		return cmp.Or(strings.Compare(a.Name.Name, b.Name.Name), strings.Compare(a.Type, b.Type))
+	})
 	return out
 }
 
@@ -148,7 +172,9 @@ func (m *Manager) entry(n Name, v mesh.View) *entry {
 		f.entries[v.Namespace] = e
 		if m.truth {
 			m.update(e)
-			m.settle(f)
+			if e.variant.users == 1 { // it is new: nobody else sees the same
+				m.settle(f)
+			}
 		}
 		m.metrics.tables.Inc()
 	}
@@ -160,11 +186,14 @@ func (m *Manager) release(e *entry) {
 	if len(e.subscribers) > 0 {
 		return
 	}
-	f := e.family
+	f, last := e.family, e.variant != nil && e.variant.users == 1
+	e.use(nil)
 	delete(f.entries, e.view.Namespace)
 	m.metrics.tables.Dec()
 	if len(f.entries) > 0 {
-		m.settle(f)
+		if last {
+			m.settle(f)
+		}
 		return
 	}
 	m.unindex(f)

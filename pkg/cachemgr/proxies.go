@@ -46,6 +46,9 @@ type FactState struct {
 	Error   string    `json:"error,omitempty"`
 }
 
+// answers reports whether a fact is the answer to what was sent, not to the same version sent before.
+func (f fact) answers(sent fact) bool { return f.version == sent.version && !f.at.Before(sent.at) }
+
 func (f fact) state(reason string) *FactState {
 	if f.version == "" {
 		return nil
@@ -53,37 +56,49 @@ func (f fact) state(reason string) *FactState {
 	return &FactState{Version: f.version, At: f.at, Error: reason}
 }
 
-// Proxies returns the connected proxies by node and identity, each with its tables by type and name. A
-// name that two of its streams subscribe to is there twice.
+// Proxies returns the connected proxies by node and identity, each with its tables by type, name, and when
+// their stream opened: a name that two of its streams subscribe to is there twice.
 func (m *Manager) Proxies() []ProxyState {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	type key struct{ node, identity string }
-	byKey := map[key]*ProxyState{}
-	for s := range m.streams {
-		k := key{s.peer.Node, s.peer.Identity}
-		p := byKey[k]
-		if p == nil {
-			p = &ProxyState{
+	out := []ProxyState{}
+	for _, s := range m.states() {
+		if n := len(out); n == 0 || out[n-1].Node != s.peer.Node || out[n-1].Identity != s.peer.Identity {
+			out = append(out, ProxyState{
 				Node: s.peer.Node, Identity: s.peer.Identity,
 				Namespace: s.peer.View.Namespace, Gateway: s.peer.View.Gateway, Tables: []TableState{},
-			}
-			byKey[k] = p
+			})
 		}
+		p := &out[len(out)-1]
 		p.Streams++
-		for _, sub := range s.subscriptions {
-			p.Tables = append(p.Tables, sub.state())
-		}
+		p.Tables = append(p.Tables, s.tables...)
 	}
-	out := make([]ProxyState, 0, len(byKey))
-	for _, p := range byKey {
-		slices.SortFunc(p.Tables, func(a, b TableState) int {
+	for _, p := range out {
+		slices.SortStableFunc(p.Tables, func(a, b TableState) int {
 			return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 		})
-		out = append(out, *p)
 	}
-	slices.SortFunc(out, func(a, b ProxyState) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Identity, b.Identity))
+	return out
+}
+
+// streamState is the facts about one stream.
+type streamState struct {
+	*Stream
+	tables []TableState
+}
+
+// states returns the streams by node, identity and when they opened. Only reading the facts holds the lock.
+func (m *Manager) states() []streamState {
+	m.mu.Lock()
+	out := make([]streamState, 0, len(m.streams))
+	for s := range m.streams {
+		state := streamState{s, make([]TableState, 0, len(s.subscriptions))}
+		for _, sub := range s.subscriptions {
+			state.tables = append(state.tables, sub.state())
+		}
+		out = append(out, state)
+	}
+	m.mu.Unlock()
+	slices.SortFunc(out, func(a, b streamState) int {
+		return cmp.Or(cmp.Compare(a.peer.Node, b.peer.Node), cmp.Compare(a.peer.Identity, b.peer.Identity), a.opened.Compare(b.opened))
 	})
 	return out
 }
@@ -99,11 +114,11 @@ func (s *subscription) state() TableState {
 	switch {
 	case s.sent.version == "" && out.Current == "":
 		out.State = NothingToSend
-	case s.due != nil || s.sent.version == "":
+	case out.Current != "" && out.Current != s.sent.version:
 		out.State = Waiting
-	case s.rejected.version == s.sent.version:
+	case s.rejected.answers(s.sent):
 		out.State = Rejected
-	case s.acked.version == s.sent.version:
+	case s.acked.answers(s.sent):
 		out.State = Accepted
 	default:
 		out.State = Sent
@@ -118,8 +133,29 @@ type ServedTable struct {
 	Namespaces []string // sorted
 }
 
-// Tables returns the Tables in use, of all types, under a resource name; all of them if it is empty.
+// Tables returns the Tables in use, of all types, under a resource name; all of them if it is empty. They
+// are ordered by name, type, version, and sidecars' before gateways'.
 func (m *Manager) Tables(name string) []ServedTable {
+	out := m.served(name)
+	for _, t := range out {
+		slices.Sort(t.Namespaces)
+	}
+	slices.SortFunc(out, func(a, b ServedTable) int {
+		order := cmp.Or(cmp.Compare(a.Table.Name.Name, b.Table.Name.Name), cmp.Compare(a.Table.Type, b.Table.Type),
+			cmp.Compare(a.Table.Version, b.Table.Version))
+		if order == 0 && a.Gateway != b.Gateway {
+			order = 1
+			if b.Gateway {
+				order = -1
+			}
+		}
+		return order
+	})
+	return out
+}
+
+// served is Tables in no order, so that the lock is not held for sorting.
+func (m *Manager) served(name string) []ServedTable {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []ServedTable
@@ -127,22 +163,20 @@ func (m *Manager) Tables(name string) []ServedTable {
 		if name != "" && k.Name.Name != name {
 			continue
 		}
-		for _, e := range f.sorted() {
+		at := map[*Table]int{} // a Table is of one family
+		for _, e := range f.entries {
 			t := e.table()
 			if t == nil {
 				continue
 			}
-			i := slices.IndexFunc(out, func(s ServedTable) bool { return s.Table == t && s.Gateway == k.gateway })
-			if i < 0 {
+			i, ok := at[t]
+			if !ok {
 				i = len(out)
+				at[t] = i
 				out = append(out, ServedTable{Table: t, Gateway: k.gateway})
 			}
 			out[i].Namespaces = append(out[i].Namespaces, e.view.Namespace)
 		}
 	}
-	slices.SortFunc(out, func(a, b ServedTable) int {
-		return cmp.Or(cmp.Compare(a.Table.Name.Name, b.Table.Name.Name), cmp.Compare(a.Table.Type, b.Table.Type),
-			cmp.Compare(a.Table.Version, b.Table.Version))
-	})
 	return out
 }

@@ -14,8 +14,8 @@ type Peer struct {
 	View     mesh.View
 }
 
-// Stream holds the subscriptions of one stream; closing it affects no other. Its methods may be called
-// concurrently.
+// Stream holds the subscriptions of one stream; closing it affects no other. Set, Change and Close are for one
+// goroutine at a time, the other methods may be called concurrently.
 type Stream struct {
 	manager *Manager
 	peer    Peer
@@ -59,6 +59,7 @@ func (m *Manager) Open(p Peer, wake func()) *Stream {
 
 // Close drops the stream's subscriptions and frees the Tables that nobody else is subscribed to.
 func (s *Stream) Close() {
+	defer s.manager.factsChanged()
 	s.manager.mu.Lock()
 	defer s.manager.mu.Unlock()
 	for n := range s.subscriptions {
@@ -70,17 +71,17 @@ func (s *Stream) Close() {
 
 // Set makes the names all that the stream is subscribed to of a type.
 func (s *Stream) Set(typeURL string, names []string) {
-	s.manager.mu.Lock()
-	defer s.manager.mu.Unlock()
 	wanted := make(map[string]struct{}, len(names))
 	for _, n := range names {
 		wanted[n] = struct{}{}
 	}
+	s.manager.mu.Lock()
 	for n := range s.subscriptions {
 		if _, ok := wanted[n.Name]; !ok && n.Type == typeURL {
 			s.drop(n)
 		}
 	}
+	s.manager.mu.Unlock()
 	for _, n := range names {
 		s.add(Name{typeURL, n}, false)
 	}
@@ -90,10 +91,10 @@ func (s *Stream) Set(typeURL string, names []string) {
 // sent again: the proxy asks for it.
 func (s *Stream) Change(typeURL string, add, remove []string) {
 	s.manager.mu.Lock()
-	defer s.manager.mu.Unlock()
 	for _, n := range remove {
 		s.drop(Name{typeURL, n})
 	}
+	s.manager.mu.Unlock()
 	for _, n := range add {
 		s.add(Name{typeURL, n}, true)
 	}
@@ -104,6 +105,18 @@ func (s *Stream) Count() int {
 	s.manager.mu.Lock()
 	defer s.manager.mu.Unlock()
 	return len(s.subscriptions)
+}
+
+// Wants reports whether the stream is subscribed to any name of a type.
+func (s *Stream) Wants(typeURL string) bool {
+	s.manager.mu.Lock()
+	defer s.manager.mu.Unlock()
+	for n := range s.subscriptions {
+		if n.Type == typeURL {
+			return true
+		}
+	}
+	return false
 }
 
 // Next returns the next Table of a type that the proxy has to be sent, nil if there is none, and notes it
@@ -128,6 +141,7 @@ func (s *Stream) Next(typeURL string) *Table {
 
 // Accepted notes that the proxy took a Table.
 func (s *Stream) Accepted(t *Table) {
+	defer s.manager.factsChanged()
 	s.manager.mu.Lock()
 	defer s.manager.mu.Unlock()
 	if sub := s.subscriptions[t.Name]; sub != nil {
@@ -140,6 +154,7 @@ func (s *Stream) Accepted(t *Table) {
 
 // Rejected notes that the proxy refused a Table, and why. It is not sent again until its bytes differ.
 func (s *Stream) Rejected(t *Table, reason string) {
+	defer s.manager.factsChanged()
 	s.manager.mu.Lock()
 	defer s.manager.mu.Unlock()
 	if sub := s.subscriptions[t.Name]; sub != nil {
@@ -147,8 +162,11 @@ func (s *Stream) Rejected(t *Table, reason string) {
 	}
 }
 
-// add subscribes to a name. manager.mu is held.
+// add subscribes to a name. Between names the lock is free: of a large subscription each may be compiled.
 func (s *Stream) add(n Name, again bool) {
+	defer s.manager.factsChanged()
+	s.manager.mu.Lock()
+	defer s.manager.mu.Unlock()
 	sub := s.subscriptions[n]
 	if sub == nil {
 		e := s.manager.entry(n, s.peer.View)

@@ -116,6 +116,42 @@ func (s *Store) Objects() []*Object {
 	return out
 }
 
+// Held is how an object of one source stands.
+type Held struct {
+	Refused bool    // its latest version is not in force
+	Valid   *Object // the last valid version, nil if there is none
+}
+
+// Held returns how the objects of a kind from a source stand.
+func (s *Store) Held(source Source, kind Kind) map[Key]Held {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := map[Key]Held{}
+	for k, r := range s.records {
+		if h := r[source]; h != nil && k.Kind == kind {
+			out[k] = Held{Refused: h.latest != h.valid, Valid: h.valid}
+		}
+	}
+	return out
+}
+
+// Untaken reports whether there are changes that TakeChanges has not told yet.
+func (s *Store) Untaken() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.dirty) > 0
+}
+
+// HasValid reports whether there is a valid version of an object from a source, remembered ones included.
+func (s *Store) HasValid(source Source, k Key) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if r := s.records[k]; r != nil && r[source] != nil && r[source].valid != nil {
+		return true
+	}
+	return s.recall(source, k) != nil
+}
+
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

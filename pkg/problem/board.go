@@ -11,6 +11,8 @@ import (
 type Board struct {
 	log *slog.Logger
 
+	changed chan struct{}
+
 	mu      sync.Mutex
 	byOwner map[string][]Problem
 	count   map[Problem]int // of owners that have it: a fault seen from many namespaces is logged once
@@ -18,7 +20,7 @@ type Board struct {
 
 // NewBoard returns an empty Board that logs to log each Problem when it appears and when it clears.
 func NewBoard(log *slog.Logger) *Board {
-	return &Board{log: log, byOwner: map[string][]Problem{}, count: map[Problem]int{}}
+	return &Board{log: log, byOwner: map[string][]Problem{}, count: map[Problem]int{}, changed: make(chan struct{}, 1)}
 }
 
 // Set replaces the Problems of an owner; an empty list clears them.
@@ -29,6 +31,10 @@ func (b *Board) Set(owner string, list []Problem) {
 	old := b.byOwner[owner]
 	if len(list) == 0 && len(old) == 0 {
 		return
+	}
+	select {
+	case b.changed <- struct{}{}:
+	default:
 	}
 	for _, p := range list {
 		b.count[p]++
@@ -49,6 +55,9 @@ func (b *Board) Set(owner string, list []Problem) {
 	}
 	b.byOwner[owner] = list
 }
+
+// Changed is signalled when All may differ. It has one consumer.
+func (b *Board) Changed() <-chan struct{} { return b.changed }
 
 // All returns the current Problems, ordered by Compare, each once.
 func (b *Board) All() []Problem {

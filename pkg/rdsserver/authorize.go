@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -31,7 +30,7 @@ type refusal struct {
 }
 
 func refuse(reason string, code codes.Code, format string, args ...any) *refusal {
-	return &refusal{reason, status.Newf(code, format, args...)}
+	return &refusal{reason, status.New(code, clip(fmt.Sprintf(format, args...)))}
 }
 
 // authorize returns who a proxy is: its certificate must be of an accepted trust domain, and its node may
@@ -41,9 +40,9 @@ func (s *Server) authorize(ctx context.Context, n node) (tlsboot.Identity, *refu
 	if err != nil {
 		return id, refuse(refusedIdentity, codes.PermissionDenied, "%v", err)
 	}
-	if !slices.Contains(s.trustDomains, id.TrustDomain) {
+	if accepted := *s.trustDomains.Load(); !slices.Contains(accepted, id.TrustDomain) {
 		return id, refuse(refusedTrustDomain, codes.PermissionDenied,
-			"the certificate %s is of trust domain %q; accepted are %q", id, id.TrustDomain, s.trustDomains)
+			"the certificate %s is of trust domain %q; accepted are %q", id, id.TrustDomain, accepted)
 	}
 	if n.namespace != id.Namespace {
 		return id, refuse(refusedNamespace, codes.PermissionDenied,
@@ -70,26 +69,4 @@ func peerIdentity(ctx context.Context) (tlsboot.Identity, error) {
 		return tlsboot.Identity{}, fmt.Errorf("the client certificate names no mesh identity: %w", err)
 	}
 	return id, nil
-}
-
-// once remembers what was logged: a refused proxy comes back every few seconds. It forgets everything
-// when it is full, so that strangers cannot make it grow.
-type once struct {
-	mu   sync.Mutex
-	seen map[string]struct{}
-}
-
-const maxRemembered = 10_000
-
-func (o *once) first(key string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, ok := o.seen[key]; ok {
-		return false
-	}
-	if o.seen == nil || len(o.seen) >= maxRemembered {
-		o.seen = map[string]struct{}{}
-	}
-	o.seen[key] = struct{}{}
-	return true
 }

@@ -1,6 +1,8 @@
 package rdsserver
 
 import (
+	"slices"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
@@ -31,10 +33,12 @@ type encoding interface {
 }
 
 type sotw struct {
-	stream grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
+	stream  grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
+	typeURL string   // of the request that subscribed last
+	names   []string // its names
 }
 
-func (e sotw) recv() (request, error) {
+func (e *sotw) recv() (request, error) {
 	r, err := e.stream.Recv()
 	if err != nil {
 		return request{}, err
@@ -45,13 +49,20 @@ func (e sotw) recv() (request, error) {
 	}, nil
 }
 
-func (e sotw) send(t *cachemgr.Table, nonce string) error {
+func (e *sotw) send(t *cachemgr.Table, nonce string) error {
 	return e.stream.Send(&discoveryv3.DiscoveryResponse{
 		VersionInfo: t.Version, Resources: []*anypb.Any{t.Any}, TypeUrl: t.Type, Nonce: nonce,
 	})
 }
 
-func (sotw) subscribe(s *cachemgr.Stream, r request) { s.Set(r.typeURL, r.names) }
+// subscribe passes over the same set again: each answer repeats all names, and n names are answered n times.
+func (e *sotw) subscribe(s *cachemgr.Stream, r request) {
+	if r.typeURL == e.typeURL && slices.Equal(r.names, e.names) {
+		return
+	}
+	e.typeURL, e.names = r.typeURL, r.names
+	s.Set(r.typeURL, r.names)
+}
 
 type delta struct {
 	stream grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]

@@ -33,7 +33,7 @@ func FuzzRequests(f *testing.F) {
 		x := p.openOn(cc, form, nil)
 		defer x.cancel()
 		for _, data := range [][]byte{first, second} {
-			r := sampleproxy.Request{}
+			var r sampleproxy.Request
 			if form.Delta {
 				var m discoveryv3.DeltaDiscoveryRequest
 				if proto.Unmarshal(data, &m) != nil {

@@ -22,6 +22,9 @@ func parseNode(n *corev3.Node) (node, error) {
 	if n.GetId() == "" {
 		return node{}, errors.New("the first request has no node id; Istio's form is sidecar~IP~POD.NAMESPACE~NAMESPACE.svc.DOMAIN")
 	}
+	if len(n.GetId()) > maxWord {
+		return node{}, fmt.Errorf("node id of %d bytes, at most %d are allowed; it begins with %.40q", len(n.GetId()), maxWord, n.GetId())
+	}
 	parts := strings.Split(n.GetId(), "~")
 	if len(parts) != 4 {
 		return node{}, fmt.Errorf("node id %q has not the form sidecar~IP~POD.NAMESPACE~NAMESPACE.svc.DOMAIN", n.GetId())

@@ -201,7 +201,7 @@ func TestAProxyThatNeverAnswersLosesItsStreamAndDelaysNobody(t *testing.T) {
 
 func TestAClientThatNeverReadsLosesItsStreamAndDelaysNobody(t *testing.T) {
 	inEveryForm(t, func(t *testing.T, form sampleproxy.Form) {
-		p := newPipeline(t, func(o *rdsserver.Options, _ *cachemgr.Options) { o.ResponseTimeout = 300 * time.Millisecond })
+		p := newPipeline(t, func(o *rdsserver.Options, _ *cachemgr.Options) { o.ResponseTimeout = 2 * time.Second })
 		wide := router("orders", strings.Repeat("s", 1<<20)) // more than any window
 		p.deliver(service("orders"), service("stock"), wide)
 		ctx, cancel := context.WithCancel(context.Background())

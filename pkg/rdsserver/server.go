@@ -53,7 +53,7 @@ type Server struct {
 	cache           Cache
 	types           []string
 	rdsType         string
-	trustDomains    []string
+	trustDomains    atomic.Pointer[[]string]
 	maxNames        int
 	responseTimeout time.Duration
 	gracePeriod     time.Duration
@@ -76,11 +76,12 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("rdsserver: an option is missing")
 	}
 	s := &Server{
-		cache: o.Cache, types: o.Types, rdsType: o.Types[0], trustDomains: o.TrustDomains,
+		cache: o.Cache, types: o.Types, rdsType: o.Types[0],
 		maxNames: orDefault(o.MaxNames, 10_000), responseTimeout: orDefault(o.ResponseTimeout, 30*time.Second),
 		gracePeriod: orDefault(o.GracePeriod, 10*time.Second),
 		metrics:     o.Metrics, log: o.Log, events: o.Events, pusher: newPusher(), streams: map[*stream]struct{}{},
 	}
+	s.SetTrustDomains(o.TrustDomains)
 	s.grpc = grpc.NewServer(s.grpcOptions(o)...)
 	routeservicev3.RegisterRouteDiscoveryServiceServer(s.grpc, rds{server: s})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, ads{server: s})
@@ -94,6 +95,9 @@ func orDefault[T comparable](v, byDefault T) T {
 	}
 	return v
 }
+
+// SetTrustDomains changes of which trust domains client certificates are accepted, for new streams.
+func (s *Server) SetTrustDomains(domains []string) { s.trustDomains.Store(&domains) }
 
 // grpcOptions are tuned for many quiet connections: each with one stream, as the common sidecar bootstrap
 // has it. The reasons stand with each.
@@ -118,6 +122,9 @@ func (s *Server) grpcOptions(o Options) []grpc.ServerOption {
 	}
 }
 
+// errStopping is what proxies are told during the stop.
+var errStopping = status.Error(codes.Unavailable, "the server is shutting down")
+
 // ender is the key of the function, in a stream's context, that cancels it. A handler that waits for a
 // request can be woken by nothing else, and a second goroutine to wait beside it would cost every quiet
 // stream some kilobytes.
@@ -126,7 +133,7 @@ type ender struct{}
 // admit gives each stream a context of its own, and refuses new ones during the stop.
 func (s *Server) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if s.draining.Load() {
-		return nil, status.Error(codes.Unavailable, "the server is shutting down")
+		return nil, errStopping
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	return context.WithValue(ctx, ender{}, cancel), nil
@@ -181,7 +188,8 @@ func (s *Server) Draining() bool { return s.draining.Load() }
 
 // Run serves on a listener, which it closes, until the context ends. Then new streams are refused, proxies
 // are told to go away, and the open streams are closed spread over the grace period, so that they do not
-// all reconnect at once. Nothing is pushed any more.
+// all reconnect at once. Nothing is pushed any more: a stream whose answer would bring another table ends at
+// once, so that it gets that from another replica.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	pushing, stopPushing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopPushing()
@@ -217,7 +225,7 @@ func (s *Server) drain() {
 	between := time.NewTicker(max(s.gracePeriod/time.Duration(len(open)+1), time.Microsecond))
 	defer between.Stop()
 	for _, st := range open {
-		st.end(status.New(codes.Unavailable, "the server is shutting down"))
+		st.end(status.Convert(errStopping))
 		select {
 		case <-between.C:
 		case <-deadline.Done():
@@ -238,7 +246,7 @@ type rds struct {
 }
 
 func (r rds) StreamRoutes(g routeservicev3.RouteDiscoveryService_StreamRoutesServer) error {
-	return r.server.serve(g.Context(), "StreamRoutes", false, sotw{g})
+	return r.server.serve(g.Context(), "StreamRoutes", false, &sotw{stream: g})
 }
 
 func (r rds) DeltaRoutes(g routeservicev3.RouteDiscoveryService_DeltaRoutesServer) error {
@@ -256,7 +264,7 @@ type ads struct {
 }
 
 func (a ads) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return a.server.serve(g.Context(), "StreamAggregatedResources", true, sotw{g})
+	return a.server.serve(g.Context(), "StreamAggregatedResources", true, &sotw{stream: g})
 }
 
 func (a ads) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {

@@ -44,6 +44,7 @@ type pending struct {
 	table *cachemgr.Table
 	nonce string
 	timer *time.Timer // ends the stream of a proxy that never answers
+	owed  bool        // the timer runs
 }
 
 // run is the stream's life: it returns the status that the proxy gets.
@@ -92,17 +93,24 @@ func (s *stream) handle(ctx context.Context, r request) error {
 	if err := s.checkNode(ctx, r); err != nil {
 		return err
 	}
+	if err := checkWords([]string{r.typeURL}); err != nil {
+		return err
+	}
 	if r.typeURL == "" && !s.ads {
 		r.typeURL = s.server.rdsType
 	}
 	if !s.server.cache.Serves(r.typeURL) || !s.ads && r.typeURL != s.server.rdsType {
 		return s.park(r.typeURL)
 	}
+	if err := checkWords(r.names, r.add, r.remove); err != nil {
+		return err
+	}
 	if n := len(r.names) + len(r.add) + len(r.remove); n > s.server.maxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d names in one request, at most %d are allowed", n, s.server.maxNames)
 	}
 	s.answer(r)
 	s.wire.subscribe(s.cache, r)
+	s.owe(r.typeURL)
 	if n := s.cache.Count(); n > s.server.maxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d names on one stream, at most %d are allowed", n, s.server.maxNames)
 	}
@@ -116,7 +124,7 @@ func (s *stream) checkNode(ctx context.Context, r request) error {
 			return nil
 		}
 		if n, err := parseNode(r.node); err != nil || n != s.node {
-			return status.Errorf(codes.InvalidArgument, "the node of this request (%s) is not that of the stream's first one (%s)", r.node.GetId(), s.node.id)
+			return status.Errorf(codes.InvalidArgument, "the node of this request (%s) is not that of the stream's first one (%s)", clip(r.node.GetId()), s.node.id)
 		}
 		return nil
 	}
@@ -177,23 +185,41 @@ func (s *stream) answer(r request) {
 			s.server.metrics.accepted.Inc()
 			s.cache.Accepted(p.table)
 		} else {
-			event.Event, event.Error = EventNack, r.err.GetMessage()
+			reason := clip(r.err.GetMessage())
+			event.Event, event.Error = EventNack, reason
 			s.server.metrics.rejected.Inc()
-			s.cache.Rejected(p.table, r.err.GetMessage())
-			if s.server.logged.first("rejected " + p.table.Name.Name + " " + p.table.Version + " " + r.err.GetMessage()) {
+			s.cache.Rejected(p.table, reason)
+			if s.server.logged.first("rejected " + p.table.Name.Name + " " + p.table.Version + " " + reason) {
 				s.server.log.Warn("a proxy rejected a table; it is sent again when its bytes differ", "name", p.table.Name.Name,
-					"version", p.table.Version, "node", s.node.id, "error", r.err.GetMessage())
+					"version", p.table.Version, "node", s.node.id, "error", reason)
 			}
 		}
 	}
 	s.server.events.Write(event)
 }
 
+// owe stops the wait for an answer while the proxy wants nothing of the type: an Envoy whose last subscription
+// went away ignores a response that was on its way. Its next request may bring the nonce all the same.
+func (s *stream) owe(typeURL string) {
+	i := slices.IndexFunc(s.pending, func(p pending) bool { return p.table.Type == typeURL })
+	if i < 0 {
+		return
+	}
+	p, owed := &s.pending[i], s.cache.Wants(typeURL)
+	switch {
+	case p.owed && !owed:
+		p.timer.Stop()
+	case !p.owed && owed:
+		p.timer.Reset(s.server.responseTimeout)
+	}
+	p.owed = owed
+}
+
 // advance sends what is due. It is called by a pusher's worker.
 func (s *stream) advance() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.cache == nil {
+	if s.closed || s.cache == nil || s.server.draining.Load() {
 		return
 	}
 	if err := s.send(); err != nil {
@@ -211,16 +237,19 @@ func (s *stream) send() error {
 		if t == nil {
 			continue
 		}
+		if s.server.draining.Load() {
+			return errStopping
+		}
 		nonce := newNonce()
-		s.pending = append(s.pending, pending{t, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout)})
+		s.pending = append(s.pending, pending{t, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout), true})
 		s.server.events.Write(Event{
 			Event: EventSent, Stream: s.id, Node: s.node.id, Type: t.Type, Names: []string{t.Name.Name}, Version: t.Version, Nonce: nonce,
 		})
+		s.server.metrics.sent.Inc()
+		s.server.metrics.sentBytes.Add(float64(len(t.Any.GetValue())))
 		if err := s.wire.send(t, nonce); err != nil {
 			return fmt.Errorf("send %s: %w", t.Name.Name, err)
 		}
-		s.server.metrics.sent.Inc()
-		s.server.metrics.sentBytes.Add(float64(len(t.Any.GetValue())))
 	}
 	return nil
 }
