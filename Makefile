@@ -15,7 +15,7 @@ export CGO_ENABLED ?= 0
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build bin/metards, a static binary
@@ -39,6 +39,18 @@ fuzz: ## Run each fuzz target for FUZZTIME (5s)
 bench: ## Run the benchmarks; BENCH=regexp selects
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
+.PHONY: image
+image: build ## Make bin/metards-image.tar, an OCI archive, without network
+	image/build bin/metards bin/metards-image.tar '$(VERSION)' "$$(git rev-parse HEAD)"
+
+.PHONY: image-test
+image-test: image ## Check that the image holds what the manifests expect, and runs
+	cd e2e/image && $(GO) test -count=1 ./...
+
+.PHONY: manifests-test
+manifests-test: ## Check the CRD against metards' own judgement, and every kustomization
+	cd e2e/manifests && $(GO) vet ./... && $(GO) test -count=1 ./...
+
 .PHONY: check
 check: format-check lint vet generated ## Format, lint, vet, generated files clean
 
@@ -55,8 +67,11 @@ lint: ## Lint, import rules included
 	$(TOOL) golangci-lint run ./...
 
 .PHONY: vet
-vet: ## Vet the code
+vet: ## Vet the code, that of the e2e modules too
 	$(GO) vet ./...
+	cd e2e && $(GO) vet ./...
+	cd e2e/manifests && $(GO) vet ./...
+	cd e2e/image && $(GO) vet ./...
 
 .PHONY: generate
 generate: ## Write the generated files anew: API types, docs/cli.md, docs/metrics.md
@@ -70,3 +85,20 @@ generated: ## Check that generated files and go.mod are what their sources give
 	  cmp "$$before/$$(basename $$f)" "$$f" || { echo "$$f was not up to date: commit what make generate wrote"; exit 1; }; done
 	$(TOOL) buf lint
 	$(GO) mod tidy -diff
+
+# The real components that the e2e tests run against. Each has a module of its own, so that their choices of
+# versions do not meet. The first build takes about a quarter of an hour, later ones come from Go's cache.
+E2E_BIN := $(CURDIR)/.cache/bin
+
+.PHONY: e2e-tools
+e2e-tools: ## Build etcd, kube-apiserver and istiod
+	@mkdir -p $(E2E_BIN)
+	cd e2e/tools/etcd && $(GO) build -o $(E2E_BIN)/etcd go.etcd.io/etcd/server/v3
+	cd e2e/tools/istio && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/pilot-discovery istio.io/istio/pilot/cmd/pilot-discovery
+	cd e2e/tools/kubernetes && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
+
+.PHONY: e2e
+e2e: build e2e-tools ## Run the tests against a real istiod and a real Kubernetes API server
+	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) \
+	  METARDS_E2E_ISTIO_CRDS=$$(cd tools/istio && $(GO) list -m -f '{{.Dir}}' istio.io/istio)/manifests/charts/base/files/crd-all.gen.yaml \
+	  $(GO) test -count=1 -v -timeout 30m .

@@ -16,7 +16,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/metards/metards/pkg/cachemgr"
+	"github.com/metards/metards/pkg/istiowatch"
+	"github.com/metards/metards/pkg/kubestatus"
+	"github.com/metards/metards/pkg/kubewatch"
 	"github.com/metards/metards/pkg/rdsserver"
+	"github.com/metards/metards/pkg/statedir"
 	"github.com/metards/metards/pkg/tlsboot"
 )
 
@@ -86,6 +90,11 @@ func metricsDoc(t *testing.T) string {
 	cachemgr.NewMetrics(&c)
 	rdsserver.NewMetrics(&c)
 	tlsboot.NewMetrics(&c)
+	statedir.NewMetrics(&c)
+	istiowatch.NewMetrics(&c)
+	kubewatch.NewMetrics(&c)
+	kubestatus.NewMetrics(&c)
+	registerStoodIn(&c, nil)
 	registerProblems(&c, nil)
 	var rows []string
 	for _, p := range c.list {

@@ -31,12 +31,8 @@ func (m *meshFlags) register(f *pflag.FlagSet) {
 	f.Int64Var(&m.files.FileSize, "max-file-size", 16<<20, "largest file that is read from the directory, in bytes")
 }
 
-// newStore returns a store that waits for the directory's objects.
-func (m *meshFlags) newStore(board *problem.Board) (*mesh.Store, error) {
-	expect := make([]mesh.Feed, 0, len(mesh.Kinds()))
-	for _, k := range mesh.Kinds() {
-		expect = append(expect, mesh.Feed{Source: mesh.Directory, Kind: k})
-	}
+// newStore returns a store that waits for the given lists.
+func (m *meshFlags) newStore(board *problem.Board, expect []mesh.Feed) (*mesh.Store, error) {
 	return mesh.NewStore(mesh.Options{
 		Settings: m.settings, Expect: expect, Problems: board,
 		Judge: func(o *mesh.Object) []problem.Problem { return routes.Validate(o, m.limits) },
@@ -57,7 +53,7 @@ func (m *meshFlags) load(dir string) (*loaded, error) {
 		return nil, err
 	}
 	board := problem.NewBoard(slog.New(slog.DiscardHandler))
-	store, err := m.newStore(board)
+	store, err := m.newStore(board, feedsOf(mesh.Directory, mesh.Kinds()...))
 	if err != nil {
 		return nil, err
 	}

@@ -7,37 +7,39 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/metards/metards/pkg/admin"
 	"github.com/metards/metards/pkg/cachemgr"
-	"github.com/metards/metards/pkg/filewatch"
+	"github.com/metards/metards/pkg/kubestatus"
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
 	"github.com/metards/metards/pkg/rdsserver"
 	"github.com/metards/metards/pkg/routes"
+	"github.com/metards/metards/pkg/statedir"
 	"github.com/metards/metards/pkg/tlsboot"
 )
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
 	mesh            meshFlags
-	dir             string
+	sources         sourceFlags
+	given           map[string]bool // the flags that were set, on the command line or by the environment
 	listen          string
 	adminListen     string
 	tls             tlsboot.FilesOptions
 	trustDomains    []string
 	quietPeriod     time.Duration
 	maxDelay        time.Duration
-	settle          time.Duration
-	removalDelay    time.Duration
 	maxNames        int
 	responseTimeout time.Duration
 	gracePeriod     time.Duration
@@ -54,6 +56,8 @@ func newServe() *cobra.Command {
 		Short: "Serve route tables to the mesh's proxies",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.given = map[string]bool{}
+			cmd.Flags().Visit(func(f *pflag.Flag) { o.given[f.Name] = true })
 			log, err := newLogger(cmd.ErrOrStderr(), o.logLevel, o.logFormat)
 			if err != nil {
 				return err
@@ -71,7 +75,6 @@ func newServe() *cobra.Command {
 
 func (o *serveFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.dir, "dir", "", "directory of ServiceEntries, DestinationRules and MetaRouters in YAML or JSON (required)")
 	f.StringVar(&o.listen, "listen", ":15010", "address that proxies connect to")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:15014", "address of health, metrics and debug pages")
 	f.StringVar(&o.tls.Cert, "cert", "", "PEM file of the server's certificate, with intermediates; reloaded on change (required)")
@@ -80,8 +83,6 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringSliceVar(&o.trustDomains, "trust-domain", []string{"cluster.local"}, "trust domain of the mesh; further ones are aliases")
 	f.DurationVar(&o.quietPeriod, "quiet-period", 100*time.Millisecond, "after a first change, which goes out at once, later ones wait until there was none for this long")
 	f.DurationVar(&o.maxDelay, "max-delay", time.Second, "the longest that changes wait for the quiet period")
-	f.DurationVar(&o.settle, "settle", 20*time.Millisecond, "a file is read once its size and time have been the same for this long")
-	f.DurationVar(&o.removalDelay, "removal-delay", time.Second, "an object is believed gone once its file has been without it for this long")
 	f.IntVar(&o.maxNames, "max-names", 10_000, "most names that one stream may subscribe to")
 	f.DurationVar(&o.responseTimeout, "response-timeout", 30*time.Second, "a stream ends if the proxy does not answer a response within this time")
 	f.DurationVar(&o.gracePeriod, "grace-period", 10*time.Second, "time over which streams are closed when the server stops")
@@ -89,6 +90,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.eventLog, "event-log", "", "file to append the protocol's steps to, as JSON lines; - is standard output")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.sources.register(f)
 	o.mesh.register(f)
 }
 
@@ -96,7 +98,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 func (o *serveFlags) check() error {
 	var missing []string
 	for _, f := range []struct{ name, value string }{
-		{"--dir", o.dir}, {"--cert", o.tls.Cert}, {"--key", o.tls.Key}, {"--root", o.tls.Root},
+		{"--dir or --istiod", o.sources.dir + o.sources.istiod}, {"--cert", o.tls.Cert}, {"--key", o.tls.Key}, {"--root", o.tls.Root},
 	} {
 		if f.value == "" {
 			missing = append(missing, f.name)
@@ -104,6 +106,9 @@ func (o *serveFlags) check() error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s must be given (to see it run without certificates of a mesh, try: metards demo)", strings.Join(missing, ", "))
+	}
+	if err := o.sources.check(); err != nil {
+		return err
 	}
 	if len(o.trustDomains) == 0 {
 		return errors.New("--trust-domain must name at least one trust domain")
@@ -117,7 +122,10 @@ type server struct {
 	log      *slog.Logger
 	problems *problem.Board
 	store    *mesh.Store
-	files    *filewatch.Watcher
+	sources  []*source
+	state    *statedir.Keeper   // nil if there is no state directory
+	status   *kubestatus.Writer // nil if MetaRouters do not come from the API server
+	facts    *statusFacts
 	cache    *cachemgr.Manager
 	identity *tlsboot.Files
 	rds      *rdsserver.Server
@@ -139,12 +147,13 @@ func newServer(o serveFlags, log *slog.Logger) (*server, error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registerProblems(registry, board)
 	var err error
-	if s.store, err = o.mesh.newStore(board); err != nil {
+	if s.store, err = o.mesh.newStore(board, o.sources.feeds()); err != nil {
 		return nil, err
 	}
-	if s.files, err = filewatch.New(filewatch.Options{
-		Dir: o.dir, Sink: s.store, Problems: board, Log: log, Limits: o.mesh.files, Settle: o.settle, Removal: o.removalDelay,
-	}); err != nil {
+	if s.sources, err = s.newSources(registry); err != nil {
+		return nil, err
+	}
+	if s.state, err = s.newState(registry); err != nil {
 		return nil, err
 	}
 	if s.cache, err = cachemgr.New(cachemgr.Options{
@@ -212,11 +221,23 @@ func (s *server) open() error {
 	return nil
 }
 
-// unready names what keeps the server from being ready.
+// unready names what keeps the server from being ready: lists that were never delivered, and what their
+// source is in trouble with. Later trouble keeps nobody from being served, so it is no reason by itself.
 func (s *server) unready() []string {
 	var out []string
-	for _, feed := range s.store.Missing() {
+	missing := s.store.Missing()
+	for _, feed := range missing {
 		out = append(out, "waiting for the "+feed.String())
+	}
+	for _, src := range s.sources {
+		if trouble := src.trouble(); trouble != "" && slices.ContainsFunc(missing, func(f mesh.Feed) bool { return slices.Contains(src.feeds, f) }) {
+			out = append(out, trouble)
+		}
+		if limit := s.flags.sources.maxStaleness; limit > 0 && len(missing) == 0 {
+			if age := time.Since(src.alive()); age > limit {
+				out = append(out, fmt.Sprintf("%s gave no sign of life for %s", src.name, age.Round(time.Second)))
+			}
+		}
 	}
 	if s.rds.Draining() {
 		out = append(out, "shutting down")
@@ -226,10 +247,19 @@ func (s *server) unready() []string {
 
 // run is the process. It ends when the context does, or when one of its parts fails.
 func (s *server) run(ctx context.Context) error {
-	s.log.Info("serving", "listen", s.listener.Addr().String(), "admin", s.adminListener.Addr().String(), "dir", s.flags.dir, "version", version)
+	s.log.Info("serving", "listen", s.listener.Addr().String(), "admin", s.adminListener.Addr().String(), "sources", names(s.sources), "version", version)
 	pages, closePages := context.WithCancel(context.WithoutCancel(ctx)) // they tell of the stop until it is done
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.files.Run(ctx) })
+	for _, src := range s.sources {
+		g.Go(func() error { return src.run(ctx) })
+	}
+	if s.status != nil {
+		g.Go(func() error { return s.status.Run(ctx) })
+		g.Go(func() error { return s.facts.run(ctx) })
+	}
+	if s.state != nil {
+		g.Go(func() error { return s.state.Run(ctx) })
+	}
 	g.Go(func() error { return s.cache.Run(ctx) })
 	g.Go(func() error { return s.identity.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(pages, s.adminListener) })

@@ -45,7 +45,7 @@ func start(t *testing.T, changes ...func(*serveFlags)) *running {
 	var o serveFlags
 	o.register(&cobra.Command{})
 	r.ca = certificates(t, &o)
-	o.dir, o.listen, o.adminListen, o.gracePeriod = r.dir, "127.0.0.1:0", "127.0.0.1:0", 50*time.Millisecond
+	o.sources.dir, o.listen, o.adminListen, o.gracePeriod = r.dir, "127.0.0.1:0", "127.0.0.1:0", 50*time.Millisecond
 	r.events = filepath.Join(t.TempDir(), "events")
 	o.eventLog = r.events
 	for _, change := range changes {
@@ -331,13 +331,18 @@ func TestAFaultOfTheStartSaysWhatToDo(t *testing.T) {
 		code int
 		says string
 	}{
-		"no flags":                     {[]string{"serve"}, 1, "--dir, --cert, --key, --root must be given"},
+		"no flags":                     {[]string{"serve"}, 1, "--dir or --istiod, --cert, --key, --root must be given"},
 		"an unknown flag":              {[]string{"serve", "--dirr", "x"}, 1, "--dirr"},
 		"an unknown command":           {[]string{"sevre"}, 1, "sevre"},
 		"no such directory":            {with("--dir", dir+"/none"), 1, dir + "/none"},
 		"no such certificate":          {with("--cert", dir+"/none.pem"), 1, dir + "/none.pem"},
 		"another one's key":            {with("--root", o.tls.Key), 1, o.tls.Key},
 		"a port that is taken":         {with("--listen", taken.Addr().String()), 1, "--listen " + taken.Addr().String()},
+		"a broken kubeconfig":          {with("--kubeconfig", o.tls.Cert), 1, o.tls.Cert},
+		"no such kubeconfig":           {with("--kubeconfig", dir+"/none"), 1, dir + "/none"},
+		"an istiod without port":       {with("--istiod", "istiod"), 1, "HOST:PORT"},
+		"an unknown source":            {with("--metarouter-source", "etcd"), 1, "etcd"},
+		"MCP without istiod":           {with("--metarouter-source", "mcp"), 1, "--istiod"},
 		"a bad log level":              {with("--log-level", "loud"), 1, "loud"},
 		"a bad duration":               {with("--max-delay", "soon"), 1, "soon"},
 		"render without a namespace":   {[]string{"render", dir}, 2, "--namespace is required"},

@@ -1,0 +1,57 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+)
+
+// Metards is a running metards.
+type Metards struct {
+	*Process
+	Listen string
+	Admin  string
+}
+
+// StartMetards starts the binary of METARDS with the given flags beside those for its addresses.
+func (c *Cluster) StartMetards(name string, flags ...string) (*Metards, error) {
+	binary := os.Getenv("METARDS")
+	if binary == "" {
+		return nil, fmt.Errorf("METARDS is not set: run make e2e")
+	}
+	list, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	m := &Metards{Listen: fmt.Sprintf("127.0.0.1:%d", list[0]), Admin: fmt.Sprintf("127.0.0.1:%d", list[1])}
+	args := append([]string{"serve", "--listen", m.Listen, "--admin-listen", m.Admin, "--grace-period", "1s"}, flags...)
+	m.Process, err = start(c.Dir, name, binary, []string{"POD_NAME=" + name, "POD_NAMESPACE=istio-system"}, args...)
+	return m, err
+}
+
+// Ready waits until /readyz says so.
+func (m *Metards) Ready(context.Context) error {
+	return m.ready(func() error {
+		code, body := m.Get("/readyz")
+		if code != http.StatusOK {
+			return fmt.Errorf("/readyz: %s", body)
+		}
+		return nil
+	})
+}
+
+// Get returns a page of the admin port; the code is 0 if there is no answer.
+func (m *Metards) Get(path string) (code int, body string) {
+	resp, err := http.Get("http://" + m.Admin + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(data)
+}
