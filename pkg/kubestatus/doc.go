@@ -14,7 +14,8 @@ import (
 type Facts struct {
 	// Problems are those of the object: why it was refused, what it conflicts with, warnings.
 	Problems []problem.Problem
-	// Pending is set while a change of the object may not have reached the tables. The rest is then of before.
+	// Pending is set while a change of the object may not have reached the tables. The rest is then of before, and
+	// facts are read again soon, signalled or not.
 	Pending bool
 	// Proxies is how many proxies are subscribed to a table that the object in force decides; of those
 	// UpToDate have accepted its latest version and Rejected have refused it.

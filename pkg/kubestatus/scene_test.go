@@ -99,10 +99,14 @@ func (f *facts) Facts() map[mesh.Key]kubestatus.Facts {
 }
 
 func (f *facts) set(name string, x kubestatus.Facts) {
-	f.mu.Lock()
-	f.byKey[mesh.Key{Kind: mesh.KindMetaRouter, Namespace: "shop", Name: name}] = x
-	f.mu.Unlock()
+	f.setQuietly(name, x)
 	f.signal()
+}
+
+func (f *facts) setQuietly(name string, x kubestatus.Facts) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.byKey[mesh.Key{Kind: mesh.KindMetaRouter, Namespace: "shop", Name: name}] = x
 }
 
 func (f *facts) signal() {

@@ -230,6 +230,7 @@ func (w *Writer) learn() {
 		if t := w.objects[k]; t != nil && t.generation >= generation {
 			if f, ok := facts[k]; ok {
 				t.learn(f, generation)
+				w.stale = w.stale || f.Pending // that it ends may not be signalled
 			}
 		}
 	}
