@@ -2,10 +2,8 @@ package tlsboot
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,23 +17,24 @@ const defaultPoll = 10 * time.Second
 type FilesOptions struct {
 	Cert string // PEM: the server's certificate, then intermediates if any; required
 	Key  string // PEM: its key, unencrypted; may be the same file; required
-	Root string // PEM: the roots that client certificates chain to, one or more; required
+	Root string // PEM: the mesh's roots, which client certificates chain to, one or more; required
+
+	TrustDomain string   // the mesh's own, to refuse an Anchor that claims it; may be empty
+	Anchors     []Anchor // of further trust domains
+	CRL         string   // PEM: CRLs of the mesh's CAs (istiod: ConfigMap istio-ca-crl); may be empty
 
 	Log     *slog.Logger  // nil logs nothing
 	Metrics *Metrics      // nil keeps them to itself
 	Poll    time.Duration // how often to look without a notification; 0 means 10 s, negative is an error
 }
 
-// Files is a certificate and trust roots from files, which may change at any time. Whatever new
-// content is unusable leaves the old in force and raises an alarm.
+// Files is a certificate and a Trust from files, which may change at any time. Whatever new content is
+// unusable leaves the old in force and raises an alarm.
 type Files struct {
-	opts FilesOptions
-
+	opts      FilesOptions
+	trust     *Trust
 	inForce   inForce
-	cert      *tls.Certificate    // in force; of Run alone after NewFiles
-	roots     []*x509.Certificate // in force; of Run alone after NewFiles
 	certAlarm alarm
-	rootAlarm alarm
 }
 
 // NewFiles loads the files. Its error names every file that is missing or unusable, and why.
@@ -55,69 +54,66 @@ func NewFiles(opts FilesOptions) (*Files, error) {
 	if opts.Metrics == nil {
 		opts.Metrics = NewMetrics(nil)
 	}
-	f := &Files{
-		opts:      opts,
-		certAlarm: alarm{what: whatCertificate, log: opts.Log, metrics: opts.Metrics},
-		rootAlarm: alarm{what: whatRoots, log: opts.Log, metrics: opts.Metrics},
-	}
+	f := &Files{opts: opts, certAlarm: alarm{what: whatCertificate, log: opts.Log, metrics: opts.Metrics}}
 	cert, certErr := loadPair(opts.Cert, opts.Key, time.Now())
-	roots, rootErr := loadRoots(opts.Root)
-	if err := errors.Join(certErr, rootErr); err != nil {
+	var trustErr error
+	f.trust, trustErr = newTrust(trustOptions{
+		root: opts.Root, trustDomain: opts.TrustDomain, anchors: opts.Anchors, crl: opts.CRL, log: opts.Log, metrics: opts.Metrics,
+	}, false)
+	if err := errors.Join(certErr, trustErr); err != nil {
 		return nil, err
 	}
-	f.use(cert, roots)
+	f.inForce.trust = f.trust
+	f.use(cert)
 	return f, nil
 }
 
 // ServerConfig is for listeners of any number: mutual TLS 1.2 or 1.3 for h2, where each handshake uses
-// the certificate and the roots of its moment.
-func (f *Files) ServerConfig() *tls.Config {
-	return f.inForce.serverConfig()
+// the certificate and the trust of its moment.
+func (f *Files) ServerConfig() *tls.Config { return f.inForce.serverConfig() }
+
+// Certificate is the one in force, for a client that shows it.
+func (f *Files) Certificate() (*tls.Certificate, error) { return f.inForce.certificate(), nil }
+
+// Trust is whom we trust.
+func (f *Files) Trust() *Trust { return f.trust }
+
+// Run follows the files until ctx ends, and returns its error. Call it once. It reads nothing but the
+// files, so it cannot fail otherwise: without notifications, polling sees the same changes later.
+func (f *Files) Run(ctx context.Context) error {
+	return f.follower().run(ctx)
 }
 
-// look reads the files, and puts in force what is new and usable; certificate and roots fail apart.
+func (f *Files) follower() *follower {
+	return &follower{
+		files: append(f.trust.files(), f.opts.Cert, f.opts.Key), poll: f.opts.Poll, log: f.opts.Log, look: f.look,
+	}
+}
+
+// look reads the files, and puts in force what is new and usable; certificate and trust fail apart.
 // It returns true for a failure that only another look after patience can judge. It reads what did not
 // change too, so that a certificate that expires in force is an alarm as well.
 func (f *Files) look(now time.Time) (undecided bool) {
-	cert, certErr := loadPair(f.opts.Cert, f.opts.Key, now)
-	if certErr != nil {
-		cert = f.cert
-	}
-	roots, rootErr := loadRoots(f.opts.Root)
-	if rootErr != nil {
-		roots = f.roots
-	}
-	f.use(cert, roots)
-	young := f.certAlarm.report(certErr, now)
-	return f.rootAlarm.report(rootErr, now) || young
+	cert, err := loadPair(f.opts.Cert, f.opts.Key, now)
+	young := f.trust.look(now)
+	f.use(cert)
+	return f.certAlarm.report(err, now) || young
 }
 
-// use puts in force what differs from what is. Equal chains have equal keys, since both fit.
-func (f *Files) use(cert *tls.Certificate, roots []*x509.Certificate) {
-	newCert := f.cert == nil || !slices.EqualFunc(cert.Certificate, f.cert.Certificate, bytes.Equal)
-	newRoots := !slices.EqualFunc(roots, f.roots, (*x509.Certificate).Equal)
-	if !newCert && !newRoots {
+// use puts in force what differs from what is; nil is what is. Equal chains have equal keys, since both fit.
+func (f *Files) use(cert *tls.Certificate) {
+	last := f.inForce.certificate()
+	if cert == nil || last != nil && slices.EqualFunc(cert.Certificate, last.Certificate, bytes.Equal) {
+		f.inForce.use(nil)
 		return
 	}
-	f.cert, f.roots = cert, roots
-	f.inForce.use(cert, roots)
-	f.opts.Metrics.show(cert.Leaf, roots)
-	if newCert {
-		f.opts.Log.Info("certificate in force", "certificate", describe(cert.Leaf),
-			"fingerprint", fingerprint(cert.Leaf), "expires", cert.Leaf.NotAfter)
-	}
-	if newRoots {
-		names := make([]string, len(roots))
-		for i, r := range roots {
-			names[i] = fingerprint(r)
-		}
-		f.opts.Log.Info("roots in force", "fingerprints", names, "first_expires", firstExpiry(roots))
-	}
+	f.inForce.use(cert)
+	announce(cert, f.opts.Log, f.opts.Metrics)
 }
 
-// fingerprint is the beginning of the certificate's SHA-256, as `openssl x509 -fingerprint -sha256`
-// has it but for colons and case.
-func fingerprint(cert *x509.Certificate) string {
-	sum := sha256.Sum256(cert.Raw)
-	return hex.EncodeToString(sum[:8])
+// announce tells of a certificate that is in force from now on.
+func announce(cert *tls.Certificate, log *slog.Logger, metrics *Metrics) {
+	metrics.showCertificate(cert.Leaf)
+	log.Info("certificate in force", "certificate", describe(cert.Leaf),
+		"fingerprint", fingerprint(cert.Leaf), "expires", cert.Leaf.NotAfter)
 }

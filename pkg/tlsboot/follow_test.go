@@ -13,22 +13,22 @@ import (
 
 // These tests have a clock of their own, and say by hand when a directory changed.
 
-type follower struct {
+type bubble struct {
 	*site
 	ca      *DevCA
 	changed chan struct{}
 }
 
-func inBubble(t *testing.T, poll time.Duration, test func(*testing.T, *follower)) {
+func inBubble(t *testing.T, poll time.Duration, test func(*testing.T, *bubble)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t)
-		f := &follower{site: newSite(t, ca), ca: ca, changed: make(chan struct{}, 1)}
+		f := &bubble{site: newSite(t, ca), ca: ca, changed: make(chan struct{}, 1)}
 		f.opts.Poll = poll
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- f.follow(ctx, f.changed) }()
+		go func() { ended <- f.follower().follow(ctx, f.changed) }()
 		synctest.Wait()
 		test(t, f)
 		cancel()
@@ -39,18 +39,18 @@ func inBubble(t *testing.T, poll time.Duration, test func(*testing.T, *follower)
 }
 
 // pass lets time pass, and then all that is due happen.
-func (f *follower) pass(d time.Duration) {
+func (f *bubble) pass(d time.Duration) {
 	<-time.After(d) // of the bubble's clock
 	synctest.Wait()
 }
 
-func (f *follower) notify() { signal(f.changed) }
+func (f *bubble) notify() { signal(f.changed) }
 
-func (f *follower) serves(p *Pair) bool {
+func (f *bubble) serves(p *Pair) bool {
 	return f.inForce.current.Load().Certificates[0].Leaf.Equal(p.TLS.Leaf)
 }
 
-func (f *follower) wantAlarms(t *testing.T, what string, logged int, failing bool) {
+func (f *bubble) wantAlarms(t *testing.T, what string, logged int, failing bool) {
 	t.Helper()
 	if got := f.log.count("level=ERROR"); got != logged {
 		t.Errorf("%d alarms logged, want %d:\n%s", got, logged, f.log.text.String())
@@ -68,7 +68,7 @@ func (f *follower) wantAlarms(t *testing.T, what string, logged int, failing boo
 }
 
 func TestAFileIsReadWhenItsDirectoryIsQuiet(t *testing.T) {
-	inBubble(t, time.Hour, func(t *testing.T, f *follower) {
+	inBubble(t, time.Hour, func(t *testing.T, f *bubble) {
 		next := issue(t, f.ca, IssueOptions{})
 		write(t, f.cert, next.CertPEM)
 		write(t, f.key, next.KeyPEM)
@@ -85,7 +85,7 @@ func TestAFileIsReadWhenItsDirectoryIsQuiet(t *testing.T) {
 }
 
 func TestADirectoryThatIsNeverQuietDelaysByASecondAtMost(t *testing.T) {
-	inBubble(t, time.Hour, func(t *testing.T, f *follower) {
+	inBubble(t, time.Hour, func(t *testing.T, f *bubble) {
 		next := issue(t, f.ca, IssueOptions{})
 		write(t, f.cert, next.CertPEM)
 		write(t, f.key, next.KeyPEM)
@@ -100,7 +100,7 @@ func TestADirectoryThatIsNeverQuietDelaysByASecondAtMost(t *testing.T) {
 }
 
 func TestWithoutNotificationsPollingFindsTheChange(t *testing.T) {
-	inBubble(t, 10*time.Second, func(t *testing.T, f *follower) {
+	inBubble(t, 10*time.Second, func(t *testing.T, f *bubble) {
 		next := issue(t, f.ca, IssueOptions{})
 		write(t, f.cert, next.CertPEM)
 		write(t, f.key, next.KeyPEM)
@@ -112,8 +112,8 @@ func TestWithoutNotificationsPollingFindsTheChange(t *testing.T) {
 }
 
 func TestAPairWrittenInTwoStepsIsNoAlarm(t *testing.T) {
-	inBubble(t, time.Hour, func(t *testing.T, f *follower) {
-		first, next := f.Files.cert.Leaf, issue(t, f.ca, IssueOptions{})
+	inBubble(t, time.Hour, func(t *testing.T, f *bubble) {
+		first, next := f.inForce.certificate().Leaf, issue(t, f.ca, IssueOptions{})
 		write(t, f.cert, next.CertPEM)
 		f.notify()
 		f.pass(500 * time.Millisecond)
@@ -131,7 +131,7 @@ func TestAPairWrittenInTwoStepsIsNoAlarm(t *testing.T) {
 }
 
 func TestAPairThatNeverFitsIsOneAlarmUntilItDoes(t *testing.T) {
-	inBubble(t, 10*time.Second, func(t *testing.T, f *follower) {
+	inBubble(t, 10*time.Second, func(t *testing.T, f *bubble) {
 		next := issue(t, f.ca, IssueOptions{})
 		write(t, f.cert, next.CertPEM)
 		f.notify()
@@ -154,7 +154,7 @@ func TestAPairThatNeverFitsIsOneAlarmUntilItDoes(t *testing.T) {
 }
 
 func TestEachDistinctFailureIsLoggedOnce(t *testing.T) {
-	inBubble(t, 10*time.Second, func(t *testing.T, f *follower) {
+	inBubble(t, 10*time.Second, func(t *testing.T, f *bubble) {
 		whole := f.ca.RootPEM()
 		write(t, f.root, whole[:100])
 		f.pass(time.Minute)
@@ -180,8 +180,8 @@ func TestBadRootsKeepTheOldRootsAndANewCertificateStillComes(t *testing.T) {
 		"an end without beginning": func(w []byte) []byte { return append(w, "-----END CERTIFICATE-----\n"...) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, time.Hour, func(t *testing.T, f *follower) {
-				old, next := f.roots, issue(t, f.ca, IssueOptions{})
+			inBubble(t, time.Hour, func(t *testing.T, f *bubble) {
+				old, next := f.trust.now.Load().own, issue(t, f.ca, IssueOptions{})
 				bad := next.CertPEM
 				if spoil != nil {
 					bad = spoil(join(f.ca.RootPEM(), newCA(t).RootPEM()))
@@ -192,7 +192,7 @@ func TestBadRootsKeepTheOldRootsAndANewCertificateStillComes(t *testing.T) {
 				f.notify()
 				f.pass(10 * time.Second)
 				f.wantAlarms(t, whatRoots, 1, true)
-				if len(f.roots) != 1 || !f.roots[0].Equal(old[0]) {
+				if len(f.trust.now.Load().own) != 1 || !f.trust.now.Load().own[0].Equal(old[0]) {
 					t.Error("the old roots are not in force")
 				}
 				if !f.serves(next) {
@@ -204,21 +204,21 @@ func TestBadRootsKeepTheOldRootsAndANewCertificateStillComes(t *testing.T) {
 }
 
 func TestABadCertificateKeepsTheOldAndNewRootsStillCome(t *testing.T) {
-	inBubble(t, time.Hour, func(t *testing.T, f *follower) {
+	inBubble(t, time.Hour, func(t *testing.T, f *bubble) {
 		other := newCA(t)
 		write(t, f.cert, []byte("-----BEGIN CERTIFICATE-----\nMIIB"))
 		write(t, f.root, f.ca.RootPEM(), other.RootPEM())
 		f.notify()
 		f.pass(10 * time.Second)
 		f.wantAlarms(t, whatCertificate, 1, true)
-		if len(f.roots) != 2 {
-			t.Errorf("%d roots in force, want 2", len(f.roots))
+		if len(f.trust.now.Load().own) != 2 {
+			t.Errorf("%d roots in force, want 2", len(f.trust.now.Load().own))
 		}
 	})
 }
 
 func TestACertificateThatExpiresInForceIsAnAlarm(t *testing.T) {
-	inBubble(t, 10*time.Minute, func(t *testing.T, f *follower) {
+	inBubble(t, 10*time.Minute, func(t *testing.T, f *bubble) {
 		f.pass(devLeafLifetime - time.Minute)
 		f.wantAlarms(t, whatCertificate, 0, false)
 		f.pass(20 * time.Minute)
@@ -227,7 +227,7 @@ func TestACertificateThatExpiresInForceIsAnAlarm(t *testing.T) {
 }
 
 func TestUnchangedFilesLogNothing(t *testing.T) {
-	inBubble(t, time.Second, func(t *testing.T, f *follower) {
+	inBubble(t, time.Second, func(t *testing.T, f *bubble) {
 		before := f.log.count("\n")
 		f.notify()
 		f.pass(time.Minute)

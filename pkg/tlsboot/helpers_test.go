@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/test/bufconn"
 )
 
 const deadline = 10 * time.Second
@@ -126,7 +128,8 @@ func (s *site) run(t testing.TB) {
 
 // listener echoes over TLS and reports how each handshake ended on the server's side.
 type listener struct {
-	addr       string
+	addr       string // empty if it is in memory
+	open       func() (net.Conn, error)
 	handshakes chan handshake
 }
 
@@ -138,7 +141,20 @@ type handshake struct {
 func listen(t testing.TB, conf *tls.Config) *listener {
 	t.Helper()
 	lis := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
-	l := &listener{addr: lis.Addr().String(), handshakes: make(chan handshake, 1)}
+	addr := lis.Addr().String()
+	l := serve(t, lis, func() (net.Conn, error) { return net.Dial("tcp", addr) }, conf)
+	l.addr = addr
+	return l
+}
+
+// listenInMemory is listen for a bubble, whose clock stands still while somebody reads from a socket.
+func listenInMemory(t testing.TB, conf *tls.Config) *listener {
+	lis := bufconn.Listen(1 << 16)
+	return serve(t, lis, lis.Dial, conf)
+}
+
+func serve(t testing.TB, lis net.Listener, open func() (net.Conn, error), conf *tls.Config) *listener {
+	l := &listener{open: open, handshakes: make(chan handshake, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -174,7 +190,7 @@ func (l *listener) echo(ctx context.Context, conn *tls.Conn) {
 // dial returns the connection, closed with the test, and both sides' verdict on the handshake.
 func (l *listener) dial(t testing.TB, conf *tls.Config) (conn *tls.Conn, server handshake, client error) {
 	t.Helper()
-	raw := must[net.Conn](t)(net.Dial("tcp", l.addr))
+	raw := must[net.Conn](t)(l.open())
 	t.Cleanup(func() { _ = raw.Close() })
 	if err := raw.SetDeadline(time.Now().Add(deadline)); err != nil {
 		t.Fatal(err)

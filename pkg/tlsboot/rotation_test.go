@@ -71,7 +71,7 @@ func TestRootsRotateFromOneToBothToTheOther(t *testing.T) {
 		t.Error("with R2: clients of R2 are refused")
 	}
 	echoes(t, open)
-	if got, want := testutil.ToFloat64(s.metrics.rootExpiry), float64(r2.cert.NotAfter.Unix()); got != want {
+	if got, want := testutil.ToFloat64(s.metrics.rootExpiry.WithLabelValues(fingerprint(r2.cert))), float64(r2.cert.NotAfter.Unix()); got != want {
 		t.Errorf("expiry metric is %v, want %v", got, want)
 	}
 }

@@ -2,6 +2,7 @@ package tlsboot
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,12 +19,20 @@ const (
 	maxDelay = time.Second
 )
 
-// Run follows the files until ctx ends, and returns its error. Call it once. It reads nothing but the
-// files, so it cannot fail otherwise: without notifications, polling sees the same changes later.
-func (f *Files) Run(ctx context.Context) error {
+// follower looks at files whenever they may have changed.
+type follower struct {
+	files []string
+	poll  time.Duration
+	log   *slog.Logger
+	// look reads the files; it returns true for a failure that must be confirmed by another look.
+	look func(now time.Time) (undecided bool)
+}
+
+// run returns when ctx ends, with its error.
+func (f *follower) run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		f.opts.Log.Warn("no file notifications, TLS files are polled only", "every", f.opts.Poll, "error", err)
+		f.log.Warn("no file notifications, TLS files are polled only", "every", f.poll, "error", err)
 		return f.follow(ctx, nil)
 	}
 	changed := make(chan struct{}, 1)
@@ -34,25 +43,28 @@ func (f *Files) Run(ctx context.Context) error {
 
 	for _, d := range f.dirs() {
 		if err := w.Add(d); err != nil {
-			f.opts.Log.Warn("directory of TLS files is polled only", "directory", d, "every", f.opts.Poll, "error", err)
+			f.log.Warn("directory of TLS files is polled only", "directory", d, "every", f.poll, "error", err)
 		}
 	}
-	signal(changed) // whatever changed between NewFiles and now
+	signal(changed) // whatever changed between the first look and now
 	return f.follow(ctx, changed)
 }
 
 // dirs are the directories of the files, each once. Directories are watched, not files: a rename and
 // Kubernetes' swap of the ..data symlink replace files, and a watch would stay with the old ones.
-func (f *Files) dirs() []string {
-	dirs := []string{filepath.Dir(f.opts.Cert), filepath.Dir(f.opts.Key), filepath.Dir(f.opts.Root)}
+func (f *follower) dirs() []string {
+	dirs := make([]string, len(f.files))
+	for i, file := range f.files {
+		dirs[i] = filepath.Dir(file)
+	}
 	slices.Sort(dirs)
 	return slices.Compact(dirs)
 }
 
-// follow looks at the files when something changed and calm has returned, at every poll, and when a
-// failure must be confirmed.
-func (f *Files) follow(ctx context.Context, changed <-chan struct{}) error {
-	poll := time.NewTicker(f.opts.Poll)
+// follow looks when something changed and calm has returned, at every poll, and when a failure must be
+// confirmed.
+func (f *follower) follow(ctx context.Context, changed <-chan struct{}) error {
+	poll := time.NewTicker(f.poll)
 	defer poll.Stop()
 	var confirm <-chan time.Time
 	for {
