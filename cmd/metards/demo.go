@@ -119,7 +119,7 @@ func (d *demo) prepare() error {
 	var o serveFlags
 	o.register(&cobra.Command{}) // for the defaults
 	o.sources.dir, o.listen, o.adminListen = rules, "127.0.0.1:0", "127.0.0.1:0"
-	o.tls.Cert, o.tls.Key, o.tls.Root = filepath.Join(certs, "server.pem"), filepath.Join(certs, "server-key.pem"), filepath.Join(certs, "root.pem")
+	o.identity.cert, o.identity.key, o.identity.root = filepath.Join(certs, "server.pem"), filepath.Join(certs, "server-key.pem"), filepath.Join(certs, "root.pem")
 	o.gracePeriod = 100 * time.Millisecond
 	if d.server, err = newServer(o, slog.New(slog.DiscardHandler)); err != nil {
 		return err

@@ -36,7 +36,7 @@ func (s *server) takeMeshConfig(c istiowatch.MeshConfig) {
 	domains := choose("trust-domain", s.flags.trustDomains, append([]string{c.TrustDomain}, c.TrustDomainAliases...))
 	s.problems.Set("meshconfig", problems)
 	s.store.SetSettings(settings)
-	s.rds.SetTrustDomains(domains)
+	s.rds.SetTrustDomains(slices.Concat(domains, s.foreign))
 	s.log.Info("the mesh's configuration is in force", "root_namespace", settings.RootNamespace, "trust_domains", domains,
 		"default_service_export_to", settings.DefaultServiceExportTo, "default_destination_rule_export_to", settings.DefaultRuleExportTo)
 }

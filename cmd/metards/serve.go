@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,10 @@ type serveFlags struct {
 	given           map[string]bool // the flags that were set, on the command line or by the environment
 	listen          string
 	adminListen     string
-	tls             tlsboot.FilesOptions
+	adminTLS        bool
+	identity        identityFlags
+	authorize       string
+	limits          rdsserver.Limits
 	trustDomains    []string
 	quietPeriod     time.Duration
 	maxDelay        time.Duration
@@ -77,9 +81,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", ":15010", "address that proxies connect to")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:15014", "address of health, metrics and debug pages")
-	f.StringVar(&o.tls.Cert, "cert", "", "PEM file of the server's certificate, with intermediates; reloaded on change (required)")
-	f.StringVar(&o.tls.Key, "key", "", "PEM file of its key; reloaded on change (required)")
-	f.StringVar(&o.tls.Root, "root", "", "PEM file of the mesh's trust roots, which client certificates must chain to; reloaded on change (required)")
+	f.BoolVar(&o.adminTLS, "admin-tls", false, "serve the admin port with TLS, so that client certificates of the root namespace see the debug pages from elsewhere")
 	f.StringSliceVar(&o.trustDomains, "trust-domain", []string{"cluster.local"}, "trust domain of the mesh; further ones are aliases")
 	f.DurationVar(&o.quietPeriod, "quiet-period", 100*time.Millisecond, "after a first change, which goes out at once, later ones wait until there was none for this long")
 	f.DurationVar(&o.maxDelay, "max-delay", time.Second, "the longest that changes wait for the quiet period")
@@ -90,6 +92,8 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.eventLog, "event-log", "", "file to append the protocol's steps to, as JSON lines; - is standard output")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.identity.register(f)
+	o.registerLimits(f)
 	o.sources.register(f)
 	o.mesh.register(f)
 }
@@ -98,7 +102,8 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 func (o *serveFlags) check() error {
 	var missing []string
 	for _, f := range []struct{ name, value string }{
-		{"--dir or --istiod", o.sources.dir + o.sources.istiod}, {"--cert", o.tls.Cert}, {"--key", o.tls.Key}, {"--root", o.tls.Root},
+		{"--dir or --istiod", o.sources.dir + o.sources.istiod}, {"--cert and --key or --ca", o.identity.certified()},
+		{"--root", cmp.Or(o.identity.root, o.identity.fromCA(o.sources.istiodRoot))}, {"--token", o.identity.needed(o.sources.token)},
 	} {
 		if f.value == "" {
 			missing = append(missing, f.name)
@@ -127,7 +132,9 @@ type server struct {
 	status   *kubestatus.Writer // nil if MetaRouters do not come from the API server
 	facts    *statusFacts
 	cache    *cachemgr.Manager
-	identity *tlsboot.Files
+	identity identity
+	ca       *tlsboot.MeshCA // nil if the certificate comes from files
+	foreign  []string        // trust domains with anchors of their own
 	rds      *rdsserver.Server
 	admin    *admin.Server
 	events   *os.File // nil if there is none to close
@@ -162,16 +169,18 @@ func newServer(o serveFlags, log *slog.Logger) (*server, error) {
 	}); err != nil {
 		return nil, err
 	}
-	o.tls.Log, o.tls.Metrics = log, tlsboot.NewMetrics(registry)
-	if s.identity, err = tlsboot.NewFiles(o.tls); err != nil {
+	if err := s.newIdentity(tlsboot.NewMetrics(registry)); err != nil {
 		return nil, err
 	}
 	if err := s.serveTo(o, registry); err != nil {
 		return nil, err
 	}
-	if s.admin, err = admin.New(admin.Options{
-		Mesh: s.store, Cache: s.cache, Problems: board, Metrics: registry, Unready: s.unready, Log: log,
-	}); err != nil {
+	pages := admin.Options{Mesh: s.store, Cache: s.cache, Problems: board, Metrics: registry, Unready: s.unready, Log: log}
+	if o.adminTLS {
+		pages.TLS, pages.TrustDomains = s.identity.ServerConfig(), s.rds.TrustDomains
+		pages.RootNamespace = func() string { return s.store.Settings().RootNamespace }
+	}
+	if s.admin, err = admin.New(pages); err != nil {
 		return nil, err
 	}
 	return s, s.open()
@@ -203,7 +212,8 @@ func (s *server) serveTo(o serveFlags, registry *prometheus.Registry) error {
 	var err error
 	s.rds, err = rdsserver.New(rdsserver.Options{
 		Cache: s.cache, TLS: s.identity.ServerConfig(), Types: []string{routes.RouteConfigurationType},
-		Metrics: rdsserver.NewMetrics(registry), Log: s.log, Events: events, TrustDomains: o.trustDomains,
+		Metrics: rdsserver.NewMetrics(registry), Log: s.log, Events: events,
+		TrustDomains: slices.Concat(o.trustDomains, s.foreign), Authorize: rdsserver.Authorize(o.authorize), Limits: o.limits, Clients: s.identity.Trust(),
 		MaxNames: o.maxNames, ResponseTimeout: o.responseTimeout, GracePeriod: o.gracePeriod, ConnectionAge: o.connectionAge,
 	})
 	return err
@@ -228,6 +238,9 @@ func (s *server) unready() []string {
 	missing := s.store.Missing()
 	for _, feed := range missing {
 		out = append(out, "waiting for the "+feed.String())
+	}
+	if s.ca != nil && !s.ca.Ready() {
+		out = append(out, s.ca.Trouble())
 	}
 	for _, src := range s.sources {
 		if trouble := src.trouble(); trouble != "" && slices.ContainsFunc(missing, func(f mesh.Feed) bool { return slices.Contains(src.feeds, f) }) {

@@ -87,7 +87,7 @@ func certificates(t *testing.T, o *serveFlags) *tlsboot.DevCA {
 	if err := ca.WriteFiles(dir, "server", pair); err != nil {
 		t.Fatal(err)
 	}
-	o.tls.Cert, o.tls.Key, o.tls.Root = filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "root.pem")
+	o.identity.cert, o.identity.key, o.identity.root = filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "root.pem")
 	return ca
 }
 
@@ -324,21 +324,21 @@ func TestAFaultOfTheStartSaysWhatToDo(t *testing.T) {
 	defer func() { _ = taken.Close() }()
 	var o serveFlags
 	certificates(t, &o)
-	good := []string{"serve", "--dir", dir, "--cert", o.tls.Cert, "--key", o.tls.Key, "--root", o.tls.Root, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}
+	good := []string{"serve", "--dir", dir, "--cert", o.identity.cert, "--key", o.identity.key, "--root", o.identity.root, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}
 	with := func(extra ...string) []string { return append(append([]string{}, good...), extra...) }
 	for name, c := range map[string]struct {
 		args []string
 		code int
 		says string
 	}{
-		"no flags":                     {[]string{"serve"}, 1, "--dir or --istiod, --cert, --key, --root must be given"},
+		"no flags":                     {[]string{"serve"}, 1, "--dir or --istiod, --cert and --key or --ca, --root must be given"},
 		"an unknown flag":              {[]string{"serve", "--dirr", "x"}, 1, "--dirr"},
 		"an unknown command":           {[]string{"sevre"}, 1, "sevre"},
 		"no such directory":            {with("--dir", dir+"/none"), 1, dir + "/none"},
 		"no such certificate":          {with("--cert", dir+"/none.pem"), 1, dir + "/none.pem"},
-		"another one's key":            {with("--root", o.tls.Key), 1, o.tls.Key},
+		"another one's key":            {with("--root", o.identity.key), 1, o.identity.key},
 		"a port that is taken":         {with("--listen", taken.Addr().String()), 1, "--listen " + taken.Addr().String()},
-		"a broken kubeconfig":          {with("--kubeconfig", o.tls.Cert), 1, o.tls.Cert},
+		"a broken kubeconfig":          {with("--kubeconfig", o.identity.cert), 1, o.identity.cert},
 		"no such kubeconfig":           {with("--kubeconfig", dir+"/none"), 1, dir + "/none"},
 		"an istiod without port":       {with("--istiod", "istiod"), 1, "HOST:PORT"},
 		"an unknown source":            {with("--metarouter-source", "etcd"), 1, "etcd"},

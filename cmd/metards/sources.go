@@ -238,15 +238,12 @@ func (s *server) istiodSource(registry *prometheus.Registry) (*source, error) {
 		return nil, nil
 	}
 	options := istiowatch.Options{
-		Address: o.istiod, ServerName: o.istiodServerName, RootFile: cmp.Or(o.istiodRoot, s.flags.tls.Root), TokenFile: o.token, Plaintext: o.istiodPlaintext,
+		Address: o.istiod, ServerName: o.istiodServerName, RootFile: cmp.Or(o.istiodRoot, s.flags.identity.root), TokenFile: o.token, Plaintext: o.istiodPlaintext,
 		Node: o.node(s.flags.mesh.settings), Revision: o.revision, MetaRouters: o.metaRoutersFrom(fromMCP), Sink: s.store, MeshConfig: s.takeMeshConfig,
 		Problems: s.problems, Log: s.log, Metrics: istiowatch.NewMetrics(registry), Resync: o.resync, Hold: o.hold, MaxReceive: o.maxReceive,
 	}
 	if o.token == "" {
-		options.Certificate = func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(s.flags.tls.Cert, s.flags.tls.Key)
-			return &pair, err
-		}
+		options.Certificate = func() (*tls.Certificate, error) { return s.identity.Certificate() }
 	}
 	w, err := istiowatch.New(options)
 	if err != nil {

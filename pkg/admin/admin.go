@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -33,7 +33,7 @@ type Cache interface {
 	Tables(name string) []cachemgr.ServedTable
 }
 
-// Options configure a Server. All fields are required.
+// Options configure a Server. All fields are required, but for those of TLS.
 type Options struct {
 	Mesh     Mesh
 	Cache    Cache
@@ -42,6 +42,14 @@ type Options struct {
 	// Unready lists what keeps the server from being ready; empty means ready.
 	Unready func() []string
 	Log     *slog.Logger
+
+	// TLS is how the port is served, nil for without. It may be that of the proxies' port: client certificates
+	// are verified as it says, but none is required, for probes have none.
+	TLS *tls.Config
+	// RootNamespace and TrustDomains say whose verified certificate opens the debug pages: that of a workload in
+	// this namespace and one of these domains. They are asked for each request. Required with TLS.
+	RootNamespace func() string
+	TrustDomains  func() []string
 }
 
 // Server answers the pages.
@@ -54,6 +62,9 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	if o.Mesh == nil || o.Cache == nil || o.Problems == nil || o.Metrics == nil || o.Unready == nil || o.Log == nil {
 		return nil, errors.New("admin: an option is missing")
+	}
+	if o.TLS != nil && (o.RootNamespace == nil || o.TrustDomains == nil) {
+		return nil, errors.New("admin: TLS needs to know the root namespace and the trust domains")
 	}
 	s := &Server{options: o, mux: http.NewServeMux()}
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -70,7 +81,7 @@ func New(o Options) (*Server, error) {
 		"GET /debug/pprof/trace":      pprof.Trace,
 		"GET /debug/pprof/symbol":     pprof.Symbol,
 	} {
-		s.mux.Handle(path, loopbackOnly(page))
+		s.mux.Handle(path, s.guarded(page))
 	}
 	return s, nil
 }
@@ -80,31 +91,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // Run serves on a listener, which it closes, until the context ends.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	h := &http.Server{Handler: s.mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	h := &http.Server{
+		Handler: s.mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // strangers' handshakes, for example
+	}
 	failed := make(chan error, 1)
-	go func() { failed <- h.Serve(l) }()
+	go func() {
+		if s.options.TLS == nil {
+			failed <- h.Serve(l)
+			return
+		}
+		h.TLSConfig = withoutDemand(s.options.TLS)
+		failed <- h.ServeTLS(l, "", "")
+	}()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve the admin port %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 		return h.Close()
 	}
-}
-
-// inboundOfSidecar is the loopback address from which an Istio sidecar in our pod would pass on what comes
-// from anybody.
-var inboundOfSidecar = netip.AddrFrom4([4]byte{127, 0, 0, 6})
-
-// loopbackOnly guards pages that show every namespace's routes.
-func loopbackOnly(next http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer, err := netip.ParseAddrPort(r.RemoteAddr)
-		if from := peer.Addr().Unmap(); err != nil || !from.IsLoopback() || from == inboundOfSidecar {
-			http.Error(w, "debug pages answer loopback peers only, for example through kubectl port-forward", http.StatusForbidden)
-			return
-		}
-		next(w, r)
-	})
 }
 
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {

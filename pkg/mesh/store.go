@@ -116,6 +116,13 @@ func (s *Store) Objects() []*Object {
 	return out
 }
 
+// Settings returns the mesh-wide values in force.
+func (s *Store) Settings() Settings {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.settings
+}
+
 // Held is how an object of one source stands.
 type Held struct {
 	Refused bool    // its latest version is not in force

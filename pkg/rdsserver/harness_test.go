@@ -29,6 +29,10 @@ import (
 	"github.com/metards/metards/pkg/tlsboot"
 )
 
+var discard = slog.New(slog.DiscardHandler)
+
+func newRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
+
 // patience bounds every wait of a test; it is reached only where something is broken.
 const patience = 20 * time.Second
 
@@ -290,13 +294,16 @@ func (p *pipeline) remove(keys ...mesh.Key) {
 	p.store.Apply(mesh.Directory, mesh.Batch{Deleted: keys})
 }
 
-// metric returns the sum of a counter or gauge over its labels.
-func (p *pipeline) metric(name string) float64 {
+// metric returns the sum of a counter or gauge over its labels, or over those with a value that is given.
+func (p *pipeline) metric(name string, value ...string) float64 {
 	p.t.Helper()
 	sum, families := 0.0, must(p.registry.Gather())
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
+				if len(value) > 0 && m.GetLabel()[0].GetValue() != value[0] {
+					continue
+				}
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}

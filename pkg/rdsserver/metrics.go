@@ -11,6 +11,11 @@ type Metrics struct {
 	timeouts  prometheus.Counter
 	parked    prometheus.Counter
 	refused   *prometheus.CounterVec
+
+	limits           *prometheus.CounterVec
+	handshakesFailed *prometheus.CounterVec
+	connections      prometheus.Gauge
+	authorization    *prometheus.GaugeVec
 }
 
 // NewMetrics registers the server's metrics.
@@ -28,7 +33,23 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "metards_streams_refused_total", Help: "Streams refused at their first request, by reason.",
 		}, []string{"reason"}),
+		limits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metards_limits_reached_total", Help: "Connections, streams and requests turned away because a limit was reached, by limit.",
+		}, []string{"limit"}),
+		handshakesFailed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metards_handshakes_failed_total", Help: "TLS handshakes of clients that failed, by reason.",
+		}, []string{"reason"}),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "metards_connections", Help: "Connections of clients, those in their handshake included.",
+		}),
+		authorization: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "metards_authorization", Help: "1 for the mode of authorization in force: namespace, mesh or off.",
+		}, []string{"mode"}),
 	}
-	r.MustRegister(m.sent, m.sentBytes, m.accepted, m.rejected, m.timeouts, m.parked, m.refused)
+	for _, limit := range everyLimit {
+		m.limits.WithLabelValues(limit) // an alert can tell 0 from absent
+	}
+	r.MustRegister(m.sent, m.sentBytes, m.accepted, m.rejected, m.timeouts, m.parked, m.refused,
+		m.limits, m.handshakesFailed, m.connections, m.authorization)
 	return m
 }

@@ -42,6 +42,9 @@ func parseNode(n *corev3.Node) (node, error) {
 		named = ""
 	}
 	out.namespace = metadata(n, "NAMESPACE")
+	if longest := max(len(out.namespace), len(out.serviceAccount)); longest > maxWord {
+		return node{}, fmt.Errorf("the node's metadata NAMESPACE or SERVICE_ACCOUNT has %d bytes, at most %d are allowed", longest, maxWord)
+	}
 	switch {
 	case out.namespace == "" && named == "":
 		return node{}, fmt.Errorf("node id %q names no namespace, and neither does the metadata NAMESPACE", n.GetId())

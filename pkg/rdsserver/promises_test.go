@@ -1,12 +1,16 @@
 package rdsserver_test
 
 import (
+	"crypto/tls"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/metards/metards/internal/sampleproxy"
 	"github.com/metards/metards/pkg/apis/metaprotocol/v1alpha1"
+	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/mesh"
+	"github.com/metards/metards/pkg/rdsserver"
 )
 
 // A test shows that nothing is sent by a fence: it causes a change of another name on the same stream,
@@ -202,6 +206,33 @@ func TestClosingOneStreamLeavesTheOthersOfTheNodeAlone(t *testing.T) {
 		for _, x := range []*proxy{sibling, young} {
 			x.wantAccepted(table("orders"), cluster("orders", "v2"))
 		}
+	})
+}
+
+// roots counts clients, as Trust does by root.
+type roots struct{ clients atomic.Int64 }
+
+func (r *roots) Connected(tls.ConnectionState) (release func()) {
+	r.clients.Add(1)
+	return func() { r.clients.Add(-1) }
+}
+
+func TestClientsAreCountedWhileTheirStreamIsOpen(t *testing.T) {
+	inEveryForm(t, func(t *testing.T, form sampleproxy.Form) {
+		var r roots
+		p := newPipeline(t, func(o *rdsserver.Options, _ *cachemgr.Options) { o.Clients = &r })
+		p.deliver(service("orders"))
+		x, y := p.open(form, "shop"), p.open(form, "shop")
+		for _, s := range []*proxy{x, y} {
+			s.want(table("orders"))
+			s.accepted()
+		}
+		if n := r.clients.Load(); n != 2 {
+			t.Errorf("%d clients are counted, want 2", n)
+		}
+		x.cancel()
+		y.cancel()
+		p.eventually("no client is counted", func() bool { return r.clients.Load() == 0 })
 	})
 }
 

@@ -67,19 +67,23 @@ func TestANodeThatCannotBeUsedIsInvalid(t *testing.T) {
 func TestAProxySpeaksOnlyForItself(t *testing.T) {
 	account := sampleproxy.Node("sidecar", "app", "shop")
 	account.Metadata.Fields["SERVICE_ACCOUNT"] = structpb.NewStringValue("boss")
+	gateway := sampleproxy.Node("router", "gw", "shop")
+	gateway.Metadata.Fields["SERVICE_ACCOUNT"] = structpb.NewStringValue("boss")
 	shop := sampleproxy.Node("sidecar", "app", "shop")
 	cases := map[string]struct {
 		as   tlsboot.IssueOptions
 		node *corev3.Node
 		says string
 	}{
-		"of another namespace":       {tlsboot.IssueOptions{Namespace: "web", ServiceAccount: "app"}, shop, "spiffe://cluster.local/ns/web/sa/app"},
-		"a gateway of another one":   {tlsboot.IssueOptions{Namespace: "web", ServiceAccount: "app"}, sampleproxy.Node("router", "gw", "shop"), `"web"`},
-		"of another service account": {tlsboot.IssueOptions{Namespace: "shop", ServiceAccount: "app"}, account, `"boss"`},
-		"of another trust domain":    {tlsboot.IssueOptions{URIs: []string{"spiffe://elsewhere/ns/shop/sa/app"}}, shop, `"elsewhere"`},
-		"without URI SAN":            {tlsboot.IssueOptions{URIs: []string{}, DNSNames: []string{"app"}}, shop, "URI"},
-		"with two URI SANs":          {tlsboot.IssueOptions{URIs: []string{"spiffe://cluster.local/ns/shop/sa/app", "spiffe://cluster.local/ns/web/sa/app"}}, shop, "URI"},
-		"with another path":          {tlsboot.IssueOptions{URIs: []string{"spiffe://cluster.local/workload/app"}}, shop, "workload"},
+		"of another namespace":               {tlsboot.IssueOptions{Namespace: "web", ServiceAccount: "app"}, shop, `says namespace "shop", its certificate spiffe://cluster.local/ns/web/sa/app is for "web"`},
+		"a gateway of another one":           {tlsboot.IssueOptions{Namespace: "web", ServiceAccount: "app"}, sampleproxy.Node("router", "gw", "shop"), `"web"`},
+		"of another service account":         {tlsboot.IssueOptions{Namespace: "shop", ServiceAccount: "app"}, account, `says service account "boss", its certificate spiffe://cluster.local/ns/shop/sa/app is for "app"`},
+		"a gateway of another one's account": {tlsboot.IssueOptions{Namespace: "shop", ServiceAccount: "app"}, gateway, `service account "boss"`},
+		"with the CA bit":                    {tlsboot.IssueOptions{Namespace: "shop", ServiceAccount: "app", IsCA: true}, shop, "CA certificate"},
+		"of another trust domain":            {tlsboot.IssueOptions{URIs: []string{"spiffe://elsewhere/ns/shop/sa/app"}}, shop, `"elsewhere"`},
+		"without URI SAN":                    {tlsboot.IssueOptions{URIs: []string{}, DNSNames: []string{"app"}}, shop, "URI"},
+		"with two URI SANs":                  {tlsboot.IssueOptions{URIs: []string{"spiffe://cluster.local/ns/shop/sa/app", "spiffe://cluster.local/ns/web/sa/app"}}, shop, "URI"},
+		"with another path":                  {tlsboot.IssueOptions{URIs: []string{"spiffe://cluster.local/workload/app"}}, shop, "workload"},
 	}
 	inEveryForm(t, func(t *testing.T, form sampleproxy.Form) {
 		p := newPipeline(t)

@@ -2,8 +2,6 @@ package rdsserver
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -32,29 +30,16 @@ type Cache interface {
 	Open(p cachemgr.Peer, wake func()) *cachemgr.Stream
 }
 
-// Options configure a Server.
-type Options struct {
-	Cache   Cache       // required
-	TLS     *tls.Config // required; it must require client certificates
-	Types   []string    // type URLs that are served, the RDS service's first; required
-	Metrics *Metrics    // required
-	Log     *slog.Logger
-	Events  *EventLog // nil for none
-
-	TrustDomains    []string      // of client certificates; required
-	MaxNames        int           // of one stream; default 10000
-	ResponseTimeout time.Duration // for the proxy's answer to a response; default 30 s
-	GracePeriod     time.Duration // in which streams are closed at the end; default 10 s
-	ConnectionAge   time.Duration // after which proxies are asked to reconnect, ±10 %; 0 is never
-}
-
 // Server serves RDS and ADS.
 type Server struct {
 	cache           Cache
 	types           []string
 	rdsType         string
 	trustDomains    atomic.Pointer[[]string]
+	mode            Authorize
+	clients         Clients
 	maxNames        int
+	limits          Limits
 	responseTimeout time.Duration
 	gracePeriod     time.Duration
 	metrics         *Metrics
@@ -62,6 +47,8 @@ type Server struct {
 	events          *EventLog
 	logged          once
 	pusher          *pusher
+	door            *door
+	proxies         counts
 	grpc            *grpc.Server
 	draining        atomic.Bool
 	lastStream      atomic.Uint64
@@ -72,29 +59,26 @@ type Server struct {
 
 // New returns a Server that listens nowhere yet.
 func New(o Options) (*Server, error) {
-	if o.Cache == nil || o.TLS == nil || len(o.Types) == 0 || o.Metrics == nil || o.Log == nil || len(o.TrustDomains) == 0 {
-		return nil, errors.New("rdsserver: an option is missing")
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	s := &Server{
-		cache: o.Cache, types: o.Types, rdsType: o.Types[0],
-		maxNames: orDefault(o.MaxNames, 10_000), responseTimeout: orDefault(o.ResponseTimeout, 30*time.Second),
-		gracePeriod: orDefault(o.GracePeriod, 10*time.Second),
-		metrics:     o.Metrics, log: o.Log, events: o.Events, pusher: newPusher(), streams: map[*stream]struct{}{},
+		cache: o.Cache, types: o.Types, rdsType: o.Types[0], clients: o.Clients, mode: orDefault(o.Authorize, AuthorizeNamespace),
+		maxNames: orDefault(o.MaxNames, 10_000), limits: o.Limits.withDefaults(),
+		responseTimeout: orDefault(o.ResponseTimeout, 30*time.Second), gracePeriod: orDefault(o.GracePeriod, 10*time.Second),
+		metrics: o.Metrics, log: o.Log, events: o.Events, pusher: newPusher(), streams: map[*stream]struct{}{},
 	}
+	s.door = newDoor(s)
 	s.SetTrustDomains(o.TrustDomains)
+	s.metrics.authorization.WithLabelValues(string(s.mode)).Set(1)
 	s.grpc = grpc.NewServer(s.grpcOptions(o)...)
 	routeservicev3.RegisterRouteDiscoveryServiceServer(s.grpc, rds{server: s})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, ads{server: s})
 	return s, nil
 }
 
-func orDefault[T comparable](v, byDefault T) T {
-	var zero T
-	if v == zero {
-		return byDefault
-	}
-	return v
-}
+// TrustDomains are those of which client certificates are accepted.
+func (s *Server) TrustDomains() []string { return *s.trustDomains.Load() }
 
 // SetTrustDomains changes of which trust domains client certificates are accepted, for new streams.
 func (s *Server) SetTrustDomains(domains []string) { s.trustDomains.Store(&domains) }
@@ -105,13 +89,19 @@ func (s *Server) grpcOptions(o Options) []grpc.ServerOption {
 	age := keepalive.ServerParameters{
 		// A half-open connection shows within seconds, not within the two hours of gRPC's default.
 		Time: 30 * time.Second, Timeout: 10 * time.Second,
+		// A connection without streams is of no use, but counts.
+		MaxConnectionIdle: 5 * time.Minute,
 	}
 	if o.ConnectionAge > 0 {
 		// Reconnecting proxies spread over the replicas after a scale-out.
 		age.MaxConnectionAge, age.MaxConnectionAgeGrace = o.ConnectionAge, s.gracePeriod
 	}
 	return []grpc.ServerOption{
-		grpc.Creds(credentials.NewTLS(o.TLS)),
+		grpc.Creds(doorCredentials{credentials.NewTLS(o.TLS)}),
+		grpc.ConnectionTimeout(s.limits.HandshakeTime),
+		grpc.MaxConcurrentStreams(uint32(s.limits.StreamsPerConnection)), // told to the client, which waits or connects again
+		grpc.MaxRecvMsgSize(s.limits.RequestBytes),
+		grpc.MaxHeaderListSize(uint32(s.limits.HeaderBytes)),
 		grpc.KeepaliveParams(age),
 		// Proxies may ping as often as every 10 s; gRPC's default would close them for that.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -159,9 +149,9 @@ func (s *Server) serve(ctx context.Context, method string, aggregated bool, wire
 		return status.Error(codes.Internal, "the stream was not admitted")
 	}
 	st := &stream{server: s, id: s.lastStream.Add(1), method: method, ads: aggregated, end: end, wire: wire}
-	s.mu.Lock()
-	s.streams[st] = struct{}{}
-	s.mu.Unlock()
+	if !s.enlist(st) {
+		return s.limited(limitStreams, "", codes.Unavailable, "%d streams are open, the most that this replica takes", s.limits.Streams)
+	}
 	defer func() {
 		s.mu.Lock()
 		delete(s.streams, st)
@@ -170,13 +160,21 @@ func (s *Server) serve(ctx context.Context, method string, aggregated bool, wire
 	return st.run(ctx)
 }
 
+// enlist notes a stream, unless there are too many.
+func (s *Server) enlist(st *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.streams) >= s.limits.Streams {
+		return false
+	}
+	s.streams[st] = struct{}{}
+	return true
+}
+
 // refused counts and logs a refusal, each identity and reason once, and returns its status.
 func (s *Server) refused(ctx context.Context, r *refusal) error {
 	s.metrics.refused.WithLabelValues(r.reason).Inc()
-	who := "unknown"
-	if id, err := peerIdentity(ctx); err == nil {
-		who = id.String()
-	}
+	who := whose(ctx)
 	if s.logged.first("refused " + r.reason + " " + who) {
 		s.log.Warn("stream refused", "reason", r.reason, "identity", who, "detail", r.status.Message())
 	}
@@ -196,8 +194,11 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	for range 2 * runtime.GOMAXPROCS(0) {
 		go s.pusher.run(pushing)
 	}
+	if s.mode == AuthorizeOff {
+		s.log.Warn("authorization is off: whoever completes a handshake gets the tables of any namespace it names")
+	}
 	failed := make(chan error, 1)
-	go func() { failed <- s.grpc.Serve(l) }()
+	go func() { failed <- s.grpc.Serve(&listener{l, s.door}) }()
 	s.events.Write(Event{Event: EventServerStarted})
 	select {
 	case err := <-failed:
@@ -234,6 +235,7 @@ func (s *Server) drain() {
 	select {
 	case <-gone:
 	case <-deadline.Done():
+		s.door.closeAll() // grpc would wait for handshakes
 		s.grpc.Stop()
 		<-gone
 	}

@@ -29,13 +29,14 @@ type stream struct {
 
 	queued bool // guarded by the pusher
 
-	mu      sync.Mutex
-	wire    encoding
-	node    node             // of the first request
-	cache   *cachemgr.Stream // nil before the first request
-	pending []pending        // at most one for each type
-	parked  []string         // types asked for on ADS that are not served
-	closed  bool
+	mu       sync.Mutex
+	wire     encoding
+	node     node             // of the first request
+	identity string           // whose it is
+	cache    *cachemgr.Stream // nil before the first request
+	pending  []pending        // at most one for each type
+	parked   []string         // types asked for on ADS that are not served
+	closed   bool
 }
 
 // pending is a response that the proxy has not answered yet. Until it does nothing else of the type is
@@ -50,24 +51,34 @@ type pending struct {
 // run is the stream's life: it returns the status that the proxy gets.
 func (s *stream) run(ctx context.Context) error {
 	defer s.close()
-	for {
-		r, err := s.wire.recv()
-		if err != nil {
-			return ended(ctx, err)
-		}
+	defer s.server.connected(ctx)()
+	silence := time.AfterFunc(s.server.limits.FirstRequest, func() { s.silent(ctx) })
+	r, err := s.wire.recv()
+	silence.Stop() // a quiet stream keeps no timer
+	for ; err == nil; r, err = s.wire.recv() {
 		if err := s.handle(ctx, r); err != nil {
 			return err
 		}
 	}
+	return s.ended(ctx, err)
+}
+
+// silent ends a stream that does not say whose it is.
+func (s *stream) silent(ctx context.Context) {
+	s.end(status.Convert(s.server.limited(limitFirstRequest, whose(ctx), codes.DeadlineExceeded,
+		"no request came within %s of the stream's opening", s.server.limits.FirstRequest)))
 }
 
 // ended tells why no request comes any more: because we ended the stream, or the proxy did.
-func ended(ctx context.Context, err error) error {
+func (s *stream) ended(ctx context.Context, err error) error {
 	if ours, ok := status.FromError(context.Cause(ctx)); ok && ours.Code() != codes.OK {
 		return ours.Err()
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
+	}
+	if status.Code(err) == codes.ResourceExhausted { // grpc has told the proxy already
+		return s.server.limited(limitRequestBytes, whose(ctx), codes.ResourceExhausted, "%s", status.Convert(err).Message())
 	}
 	return err
 }
@@ -81,6 +92,7 @@ func (s *stream) close() {
 	}
 	s.pending = nil
 	if s.cache != nil {
+		s.server.proxies.leave(proxy{s.identity, s.node.id})
 		s.cache.Close()
 		s.server.events.Write(Event{Event: EventStreamClosed, Stream: s.id, Node: s.node.id})
 	}
@@ -106,13 +118,13 @@ func (s *stream) handle(ctx context.Context, r request) error {
 		return err
 	}
 	if n := len(r.names) + len(r.add) + len(r.remove); n > s.server.maxNames {
-		return status.Errorf(codes.ResourceExhausted, "%d names in one request, at most %d are allowed", n, s.server.maxNames)
+		return s.server.limited(limitNames, s.identity, codes.ResourceExhausted, "%d names in one request, at most %d are allowed", n, s.server.maxNames)
 	}
 	s.answer(r)
 	s.wire.subscribe(s.cache, r)
 	s.owe(r.typeURL)
 	if n := s.cache.Count(); n > s.server.maxNames {
-		return status.Errorf(codes.ResourceExhausted, "%d names on one stream, at most %d are allowed", n, s.server.maxNames)
+		return s.server.limited(limitNames, s.identity, codes.ResourceExhausted, "%d names on one stream, at most %d are allowed", n, s.server.maxNames)
 	}
 	return s.send()
 }
@@ -136,9 +148,13 @@ func (s *stream) checkNode(ctx context.Context, r request) error {
 	if refusal != nil {
 		return s.server.refused(ctx, refusal)
 	}
-	s.node = n
+	if !s.server.proxies.enter(proxy{id, n.id}, s.server.limits.StreamsPerProxy) {
+		return s.server.limited(limitStreamsPerProxy, id, codes.ResourceExhausted,
+			"node %s of %s has %d streams open, the most that one proxy may have", n.id, id, s.server.limits.StreamsPerProxy)
+	}
+	s.node, s.identity = n, id
 	s.cache = s.server.cache.Open(cachemgr.Peer{
-		Node: n.id, Identity: id.String(), View: mesh.View{Namespace: n.namespace, Gateway: n.gateway},
+		Node: n.id, Identity: id, View: mesh.View{Namespace: n.namespace, Gateway: n.gateway},
 	}, func() { s.server.pusher.push(s) })
 	s.server.events.Write(Event{Event: EventStreamOpened, Stream: s.id, Node: n.id, Method: s.method})
 	return nil
