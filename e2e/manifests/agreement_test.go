@@ -143,7 +143,7 @@ func TestEveryFileFlagLiesInAMountThatProvidesIt(t *testing.T) {
 		writable bool
 	}{
 		"--token": {"token audience istio-ca expires 43200 istio-token", false}, "--root": {"configmap istio-ca-root-cert root-cert.pem", false},
-		"--cert": {"secret metards-certs tls.crt", false}, "--key": {"secret metards-certs tls.key", false}, "--state-dir": {"emptydir", true},
+		"--state-dir": {"emptydir", true},
 	} {
 		dir, file := path.Split(f[flag])
 		if want.writable {
