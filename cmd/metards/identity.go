@@ -42,30 +42,6 @@ func (o *identityFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.crl, "crl", "", "PEM file of revocation lists, as istiod publishes them in ConfigMap istio-ca-crl; reloaded on change")
 }
 
-// certified is not empty if there is a source of our certificate.
-func (o *identityFlags) certified() string {
-	if o.cert != "" && o.key != "" {
-		return o.cert
-	}
-	return o.ca
-}
-
-// fromCA is a value that counts only with --ca.
-func (o *identityFlags) fromCA(value string) string {
-	if o.ca == "" {
-		return ""
-	}
-	return value
-}
-
-// needed is empty if a value that --ca needs is.
-func (o *identityFlags) needed(value string) string {
-	if o.ca == "" {
-		return "not needed"
-	}
-	return value
-}
-
 // parseAnchors reads --trust-anchor.
 func (o *identityFlags) parseAnchors() ([]tlsboot.Anchor, error) {
 	var out []tlsboot.Anchor

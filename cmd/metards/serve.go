@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,14 +100,16 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 // check reports what is missing, all at once.
 func (o *serveFlags) check() error {
 	var missing []string
-	for _, f := range []struct{ name, value string }{
-		{"--dir or --istiod", o.sources.dir + o.sources.istiod}, {"--cert and --key or --ca", o.identity.certified()},
-		{"--root", cmp.Or(o.identity.root, o.identity.fromCA(o.sources.istiodRoot))}, {"--token", o.identity.needed(o.sources.token)},
-	} {
-		if f.value == "" {
-			missing = append(missing, f.name)
+	need := func(given bool, flags string) {
+		if !given {
+			missing = append(missing, flags)
 		}
 	}
+	who, from := o.identity, o.sources
+	need(from.dir != "" || from.istiod != "", "--dir or --istiod")
+	need(who.ca != "" || who.cert != "" && who.key != "", "--cert and --key or --ca")
+	need(who.root != "" || who.ca != "" && from.istiodRoot != "", "--root")
+	need(who.ca == "" || from.token != "", "--token")
 	if len(missing) > 0 {
 		return fmt.Errorf("%s must be given (to see it run without certificates of a mesh, try: metards demo)", strings.Join(missing, ", "))
 	}
