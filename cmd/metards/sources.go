@@ -240,6 +240,7 @@ func (s *server) istiodSource(registry *prometheus.Registry) (*source, error) {
 	options := istiowatch.Options{
 		Address: o.istiod, ServerName: o.istiodServerName, RootFile: cmp.Or(o.istiodRoot, s.flags.identity.root), TokenFile: o.token, Plaintext: o.istiodPlaintext,
 		Node: o.node(s.flags.mesh.settings), Revision: o.revision, MetaRouters: o.metaRoutersFrom(fromMCP), Sink: s.store, MeshConfig: s.takeMeshConfig,
+		Saved:    func(k mesh.Kind) []*mesh.Object { return s.store.Remembered(mesh.MCP, k) },
 		Problems: s.problems, Log: s.log, Metrics: istiowatch.NewMetrics(registry), Resync: o.resync, Hold: o.hold, MaxReceive: o.maxReceive,
 	}
 	if o.token == "" {

@@ -28,6 +28,7 @@ type list struct {
 	sink     Sink
 	problems *problem.Board
 	log      *slog.Logger
+	saved    func(mesh.Kind) []*mesh.Object // what an earlier process had; may be nil
 
 	versions  []version
 	items     map[string]*item // by NAMESPACE/NAME, as far as that is unique
@@ -77,7 +78,7 @@ func (v *verdict) add(complaint string) {
 func newList(kind mesh.Kind, o *Options, typeURLs ...string) *list {
 	l := &list{
 		kind: kind, revision: o.Revision, sink: o.Sink, problems: o.Problems, log: o.Log, items: map[string]*item{},
-		suspicion: suspicion{hold: o.Hold},
+		saved: o.Saved, suspicion: suspicion{hold: o.Hold},
 	}
 	for _, t := range typeURLs {
 		l.versions = append(l.versions, version{typeURL: t})

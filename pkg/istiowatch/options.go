@@ -84,6 +84,9 @@ type Options struct {
 	Problems *problem.Board
 	Log      *slog.Logger // required
 	Metrics  *Metrics     // required
+	// Saved returns what an earlier process had of a kind, read once, at the first list: that is held if it is
+	// suddenly short by comparison. Optional.
+	Saved func(mesh.Kind) []*mesh.Object
 	// Resync is how often every list is asked for again, as istiod does not push everything and silence is
 	// no proof of life; default 5 min, ±10 %.
 	Resync time.Duration

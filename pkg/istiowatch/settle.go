@@ -99,8 +99,16 @@ func (l *list) settle(now time.Time) {
 	d := l.difference()
 	take := d.gains
 	waiting := len(d.losses) > 0
+	if !l.delivered {
+		d.before = l.savedSize()
+		waiting = d.before.objects > 0
+	}
 	if waiting && !basis.IsZero() {
 		waiting = !l.suspicion.believes(d.before, d.after, basis, now)
+	}
+	if waiting && !l.delivered {
+		l.reportHeld() // nothing is delivered: a part of a list is no complete one
+		return
 	}
 	if !waiting {
 		take = append(take, d.losses...)
@@ -109,6 +117,17 @@ func (l *list) settle(now time.Time) {
 	l.differs = waiting
 	l.reportHeld()
 	l.deliver(take)
+}
+
+// savedSize is the size of what an earlier process had.
+func (l *list) savedSize() size {
+	var out size
+	if l.saved != nil {
+		for _, o := range l.saved(l.kind) {
+			out.count(true, routed(o))
+		}
+	}
+	return out
 }
 
 // deliver brings the Sink up to date for some keys; the first time for all.

@@ -197,3 +197,42 @@ func TestAnEmptiedServerIsBelievedAfterTheHoldAndNotBefore(t *testing.T) {
 	}
 	eventually(t, "no problem", func() bool { return !strings.Contains(b.problems(), "shrank") })
 }
+
+func TestTheFirstListAfterARestartIsHeldAgainstWhatAnEarlierProcessHad(t *testing.T) {
+	saved := func(kind mesh.Kind) []*mesh.Object {
+		out := make([]*mesh.Object, 0, 4)
+		for _, name := range []string{"a", "b", "c", "d"} {
+			out = append(out, &mesh.Object{
+				Key:  mesh.Key{Kind: kind, Namespace: "shop", Name: name},
+				Spec: &mesh.ServiceEntry{Hosts: []string{name}, Ports: []mesh.Port{{Number: 1, Name: "tcp-metaprotocol-x"}}},
+			})
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		items []*anypb.Any
+		held  bool
+	}{
+		"nothing":           {nil, true},
+		"a quarter of them": {[]*anypb.Any{resource("shop/a", service("a", "tcp-metaprotocol-x"))}, true},
+		"half of them": {[]*anypb.Any{
+			resource("shop/a", service("a", "tcp-metaprotocol-x")), resource("shop/b", service("b", "tcp-metaprotocol-x")),
+		}, false},
+	} {
+		x := tell(t, mesh.KindServiceEntry, "v1")
+		x.saved = saved
+		x.answer(0, c.items...)
+		if x.delivered == c.held || x.suspicion.held() != c.held {
+			t.Errorf("%s: delivered is %t, held is %t, want %t", name, x.delivered, x.suspicion.held(), c.held)
+		}
+		x.pass(31 * time.Second)
+		x.push(0, c.items...) // nobody asked for it
+		if x.delivered == c.held {
+			t.Errorf("%s: a list that was pushed is believed", name)
+		}
+		x.answer(0, c.items...)
+		if !x.delivered || x.suspicion.held() || x.bench.sink.size() != len(c.items) {
+			t.Errorf("%s: asked for again after the hold, delivered is %t with %d objects", name, x.delivered, x.bench.sink.size())
+		}
+	}
+}

@@ -129,6 +129,23 @@ func (s *Store) Remember(saved Saved) error {
 	return nil
 }
 
+// Remembered returns what an earlier process saved of a kind from a source, in no order; nothing once every
+// source has delivered.
+func (s *Store) Remembered(source Source, kind Kind) []*Object {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.remembered == nil {
+		return nil
+	}
+	var out []*Object
+	for k, o := range s.remembered.objects[source] {
+		if k.Kind == kind {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
 // recall returns the last valid version that an earlier process saved, nil if none; s.mu is held.
 func (s *Store) recall(source Source, k Key) *Object {
 	if s.remembered == nil {

@@ -142,6 +142,9 @@ func TestAfterARestartDuringAnOutageTheSavedStateServesAfterTheGracePeriod(t *te
 		want(t, p.table(), "silence")
 		pass(2 * time.Second)
 		want(t, p.table(), canary)
+		if got := p.store.Remembered(mesh.MCP, mesh.KindServiceEntry); len(got) != 1 || got[0].Name != "orders" {
+			t.Errorf("remembered are %v", got)
+		}
 		stood, at := p.store.StoodIn()
 		if len(stood) != 4 || at.IsZero() {
 			t.Errorf("the saved state of %v stands in for %v", at, stood)
