@@ -149,11 +149,7 @@ func printSummary(w io.Writer, tables []rendered) error {
 			host = t.plan.Service
 			fmt.Fprintln(&b, host)
 		}
-		protocol := t.plan.Protocol
-		if t.plan.Application != "" {
-			protocol += "/" + t.plan.Application
-		}
-		fmt.Fprintf(&b, "  port %d %s (%s)\n", t.plan.Port, protocol, t.plan.From())
+		fmt.Fprintf(&b, "  port %d %s (%s)\n", t.plan.Port, spoken(t.plan), t.plan.From())
 		for i, line := range t.plan.Lines() {
 			fmt.Fprintf(&b, "    %d. %s\n", i+1, line)
 		}

@@ -18,7 +18,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), os.LookupEnv) },
 	}
-	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newVersion())
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {
 		c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage += " [" + variable(f.Name) + "]" })
