@@ -95,6 +95,7 @@ func metricsDoc(t *testing.T) string {
 	kubewatch.NewMetrics(&c)
 	kubestatus.NewMetrics(&c)
 	registerStoodIn(&c, nil)
+	registerObjects(&c, nil)
 	registerProblems(&c, nil)
 	var rows []string
 	for _, p := range c.list {

@@ -45,6 +45,14 @@ func TestValidateAndRenderSayWhatTheGoldensSay(t *testing.T) {
 	}
 }
 
+func TestWithStrictWarningsFail(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	in := filepath.Join("testdata", "golden", "the commonest typo is a host that no service has", "in")
+	if code := run(t.Context(), []string{"validate", in, "--strict"}, &stdout, &stderr); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+}
+
 func TestRenderPutsProblemsOnStandardErrorAndTheWholeOutputOnStandardOutput(t *testing.T) {
 	for _, output := range []string{"summary", "yaml", "json"} {
 		var stdout, stderr bytes.Buffer

@@ -9,6 +9,15 @@ import (
 	"github.com/metards/metards/pkg/problem"
 )
 
+// registerObjects registers how many objects are in force.
+func registerObjects(r prometheus.Registerer, store *mesh.Store) {
+	for _, kind := range mesh.Kinds() {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "metards_objects", Help: "Objects in force, by kind.", ConstLabels: prometheus.Labels{"kind": string(kind)},
+		}, func() float64 { return float64(store.Count(kind)) }))
+	}
+}
+
 // registerStoodIn registers how old the saved state is that stands in for silent sources.
 func registerStoodIn(r prometheus.Registerer, store *mesh.Store) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -15,10 +15,12 @@ func newRoot() *cobra.Command {
 		Short: "The route source of an Istio mesh's MetaProtocol proxies",
 		Long: "metards compiles MetaRouters (routing rules for Dubbo, Thrift and other protocols carried by Aeraki's\n" +
 			"MetaProtocol filter) into route tables and serves them over RDS to the proxies of an Istio mesh.",
+		Version:      version,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), os.LookupEnv) },
 	}
 	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newVersion())
+	root.SetVersionTemplate(versionLine() + "\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {
 		c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage += " [" + variable(f.Name) + "]" })

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,6 +71,7 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			signal.Ignore(syscall.SIGHUP) // everything is reloaded by itself
 			return s.run(cmd.Context())
 		},
 	}
@@ -110,6 +113,9 @@ func (o *serveFlags) check() error {
 	need(who.ca != "" || who.cert != "" && who.key != "", "--cert and --key or --ca")
 	need(who.root != "" || who.ca != "" && from.istiodRoot != "", "--root")
 	need(who.ca == "" || from.token != "", "--token")
+	if who.ca != "" && (who.cert != "" || who.key != "") {
+		return errors.New("--ca gets a certificate in the place of --cert and --key: give one or the other")
+	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s must be given (to see it run without certificates of a mesh, try: metards demo)", strings.Join(missing, ", "))
 	}
@@ -158,6 +164,7 @@ func newServer(o serveFlags, log *slog.Logger) (*server, error) {
 	if s.store, err = o.mesh.newStore(board, o.sources.feeds()); err != nil {
 		return nil, err
 	}
+	registerObjects(registry, s.store)
 	if s.sources, err = s.newSources(registry); err != nil {
 		return nil, err
 	}
@@ -202,13 +209,13 @@ func (s *server) serveTo(o serveFlags, registry *prometheus.Registry) error {
 	switch o.eventLog {
 	case "":
 	case "-":
-		events = rdsserver.NewEventLog(os.Stdout)
+		events = rdsserver.NewEventLog(os.Stdout, s.eventLogEnded)
 	default:
 		file, err := os.OpenFile(o.eventLog, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 		if err != nil {
 			return fmt.Errorf("open the event log: %w", err)
 		}
-		s.events, events = file, rdsserver.NewEventLog(file)
+		s.events, events = file, rdsserver.NewEventLog(file, s.eventLogEnded)
 	}
 	var err error
 	s.rds, err = rdsserver.New(rdsserver.Options{
@@ -218,6 +225,10 @@ func (s *server) serveTo(o serveFlags, registry *prometheus.Registry) error {
 		MaxNames: o.maxNames, ResponseTimeout: o.responseTimeout, GracePeriod: o.gracePeriod, ConnectionAge: o.connectionAge,
 	})
 	return err
+}
+
+func (s *server) eventLogEnded(err error) {
+	s.log.Error("the event log cannot be written, nothing more is", "error", err)
 }
 
 // open listens on both addresses.

@@ -331,36 +331,38 @@ func TestAFaultOfTheStartSaysWhatToDo(t *testing.T) {
 		code int
 		says string
 	}{
-		"no flags":                     {[]string{"serve"}, 1, "--dir or --istiod, --cert and --key or --ca, --root must be given"},
-		"an unknown flag":              {[]string{"serve", "--dirr", "x"}, 1, "--dirr"},
-		"an unknown command":           {[]string{"sevre"}, 1, "sevre"},
-		"no such directory":            {with("--dir", dir+"/none"), 1, dir + "/none"},
-		"no such certificate":          {with("--cert", dir+"/none.pem"), 1, dir + "/none.pem"},
-		"another one's key":            {with("--root", o.identity.key), 1, o.identity.key},
-		"a port that is taken":         {with("--listen", taken.Addr().String()), 1, "--listen " + taken.Addr().String()},
-		"a broken kubeconfig":          {with("--kubeconfig", o.identity.cert), 1, o.identity.cert},
-		"no such kubeconfig":           {with("--kubeconfig", dir+"/none"), 1, dir + "/none"},
-		"an istiod without port":       {with("--istiod", "istiod"), 1, "HOST:PORT"},
-		"an unknown source":            {with("--metarouter-source", "etcd"), 1, "etcd"},
-		"MCP without istiod":           {with("--metarouter-source", "mcp"), 1, "--istiod"},
-		"an unknown authorization":     {with("--authorize", "maybe"), 1, "maybe"},
-		"an anchor without file":       {with("--trust-anchor", "other.domain"), 1, "DOMAIN=FILE"},
-		"an anchor of our domain":      {with("--trust-anchor", "cluster.local="+o.identity.root), 1, "cluster.local"},
-		"a CA without token":           {with("--ca", "127.0.0.1:1"), 1, "--token"},
-		"a limit below zero":           {with("--max-streams", "-1"), 1, "-1"},
-		"a bad log level":              {with("--log-level", "loud"), 1, "loud"},
-		"a bad duration":               {with("--max-delay", "soon"), 1, "soon"},
-		"render without a namespace":   {[]string{"render", dir}, 2, "--namespace is required"},
-		"render of nothing":            {[]string{"render", dir + "/none", "--namespace", "a"}, 2, dir + "/none"},
-		"render in an unknown form":    {[]string{"render", dir, "--namespace", "a", "--output", "xml"}, 2, "xml"},
-		"explain without a host":       {[]string{"explain"}, 2, "HOST:PORT"},
-		"explain without a namespace":  {[]string{"explain", "a.b", "--dir", dir}, 2, "--namespace"},
-		"explain of a bad port":        {[]string{"explain", "a.b:x", "--dir", dir, "-n", "a"}, 2, "a.b:x"},
-		"explain of a bad attribute":   {[]string{"explain", "a.b", "--dir", dir, "-n", "a", "-a", "method"}, 2, "NAME=VALUE"},
-		"explain of an unknown host":   {[]string{"explain", "a.b", "--dir", dir, "-n", "a"}, 1, "no MetaProtocol port"},
-		"validate without a directory": {[]string{"validate"}, 2, "exactly one directory"},
-		"validate of nothing":          {[]string{"validate", dir + "/none"}, 2, dir + "/none"},
-		"validate in an unknown form":  {[]string{"validate", dir, "--output", "xml"}, 2, "xml"},
+		"no flags":                      {[]string{"serve"}, 1, "--dir or --istiod, --cert and --key or --ca, --root must be given"},
+		"an unknown flag":               {[]string{"serve", "--dirr", "x"}, 1, "--dirr"},
+		"an unknown command":            {[]string{"sevre"}, 1, "sevre"},
+		"no such directory":             {with("--dir", dir+"/none"), 1, dir + "/none"},
+		"no such certificate":           {with("--cert", dir+"/none.pem"), 1, dir + "/none.pem"},
+		"another one's key":             {with("--root", o.identity.key), 1, o.identity.key},
+		"a port that is taken":          {with("--listen", taken.Addr().String()), 1, "--listen " + taken.Addr().String()},
+		"a broken kubeconfig":           {with("--kubeconfig", o.identity.cert), 1, o.identity.cert},
+		"no such kubeconfig":            {with("--kubeconfig", dir+"/none"), 1, dir + "/none"},
+		"an istiod without port":        {with("--istiod", "istiod"), 1, "HOST:PORT"},
+		"an unknown source":             {with("--metarouter-source", "etcd"), 1, "etcd"},
+		"MCP without istiod":            {with("--metarouter-source", "mcp"), 1, "--istiod"},
+		"an unknown authorization":      {with("--authorize", "maybe"), 1, "maybe"},
+		"an anchor without file":        {with("--trust-anchor", "other.domain"), 1, "DOMAIN=FILE"},
+		"an anchor of our domain":       {with("--trust-anchor", "cluster.local="+o.identity.root), 1, "cluster.local"},
+		"a CA without token":            {[]string{"serve", "--dir", dir, "--ca", "127.0.0.1:1", "--root", o.identity.root}, 1, "--token"},
+		"a CA beside files":             {with("--ca", "127.0.0.1:1", "--token", o.identity.cert), 1, "one or the other"},
+		"an unwritable state directory": {with("--state-dir", "/proc/self"), 1, "state directory"},
+		"a limit below zero":            {with("--max-streams", "-1"), 1, "-1"},
+		"a bad log level":               {with("--log-level", "loud"), 1, "loud"},
+		"a bad duration":                {with("--max-delay", "soon"), 1, "soon"},
+		"render without a namespace":    {[]string{"render", dir}, 2, "--namespace is required"},
+		"render of nothing":             {[]string{"render", dir + "/none", "--namespace", "a"}, 2, dir + "/none"},
+		"render in an unknown form":     {[]string{"render", dir, "--namespace", "a", "--output", "xml"}, 2, "xml"},
+		"explain without a host":        {[]string{"explain"}, 2, "HOST:PORT"},
+		"explain without a namespace":   {[]string{"explain", "a.b", "--dir", dir}, 2, "--namespace"},
+		"explain of a bad port":         {[]string{"explain", "a.b:x", "--dir", dir, "-n", "a"}, 2, "a.b:x"},
+		"explain of a bad attribute":    {[]string{"explain", "a.b", "--dir", dir, "-n", "a", "-a", "method"}, 2, "NAME=VALUE"},
+		"explain of an unknown host":    {[]string{"explain", "a.b", "--dir", dir, "-n", "a"}, 1, "no MetaProtocol port"},
+		"validate without a directory":  {[]string{"validate"}, 2, "exactly one directory"},
+		"validate of nothing":           {[]string{"validate", dir + "/none"}, 2, dir + "/none"},
+		"validate in an unknown form":   {[]string{"validate", dir, "--output", "xml"}, 2, "xml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -406,5 +408,25 @@ func TestTheDemoTellsItsStoryAndEnds(t *testing.T) {
 		if !strings.Contains(stdout.String(), part) {
 			t.Errorf("the demo does not say %q:\n%s", part, &stdout)
 		}
+	}
+}
+
+func TestAnEventLogThatCannotBeWrittenIsTold(t *testing.T) {
+	r := start(t, func(o *serveFlags) { o.eventLog = "/dev/full" })
+	r.accept(r.proxy(sampleproxy.Forms()[0], "web", ordersTable))
+	r.eventually("it is logged", func() bool { return strings.Contains(r.log.String(), "the event log cannot be written") })
+}
+
+func TestAChangedTableIsLogged(t *testing.T) {
+	r := start(t)
+	s := r.proxy(sampleproxy.Forms()[0], "web", ordersTable)
+	r.accept(s)
+	r.replace("dubbo-canary/orders.yaml", "weight: 90", "weight: 50")
+	r.accept(s)
+	r.eventually("it is logged", func() bool {
+		return strings.Contains(r.log.String(), `msg="tables changed" count=1 names=[`+ordersTable+"]")
+	})
+	if _, metrics := r.get("/metrics"); !strings.Contains(metrics, `metards_objects{kind="MetaRouter"} 2`) {
+		t.Error("the metrics do not count the MetaRouters")
 	}
 }

@@ -17,12 +17,13 @@ import (
 func newValidate() *cobra.Command {
 	var m meshFlags
 	var output string
+	var strict bool
 	cmd := &cobra.Command{
 		Use:   "validate DIR",
 		Short: "Check a directory and print its Problems with file and line",
 		Long: "Check a directory of ServiceEntries, DestinationRules and MetaRouters, alone and together, and print the\n" +
 			"Problems with file, line, object, route and reason.\n\n" +
-			"Exit code: 0 no errors (warnings are printed), 1 errors, 2 the directory could not be read.",
+			"Exit code: 0 no errors (warnings are printed), 1 errors, 2 the directory could not be read, or a wrong use.",
 		Example: "  metards validate examples/dubbo-canary",
 		Args:    exactlyOneDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,13 +40,14 @@ func newValidate() *cobra.Command {
 			} else {
 				l.printReport(cmd.OutOrStdout(), problems)
 			}
-			if err == nil && problem.HasError(problems) {
+			if err == nil && (problem.HasError(problems) || strict && len(problems) > 0) {
 				return &exitError{code: 1}
 			}
 			return err
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings too")
 	m.register(cmd.Flags())
 	return cmd
 }

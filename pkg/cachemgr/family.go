@@ -63,24 +63,28 @@ func (e *entry) use(v *variant) {
 
 // refresh brings all entries of a family up to date and wakes the subscribers of those whose bytes
 // differ. m.mu is held.
-func (m *Manager) refresh(f *family) {
+func (m *Manager) refresh(f *family) (differs bool) {
 	for _, e := range f.sorted() {
-		m.update(e)
+		differs = m.update(e) || differs
 	}
 	m.settle(f)
+	return differs
 }
 
-// update gives an entry the variant for what its View sees now; settle has to follow where that was not in
+// update gives an entry the variant for what its View sees now, and reports whether its table differs; settle has to follow where that was not in
 // use before, or where the one before is not any more. m.mu is held.
-func (m *Manager) update(e *entry) {
+func (m *Manager) update(e *entry) (differs bool) {
 	before := e.table()
 	e.use(m.variantFor(e))
-	if after := e.table(); after != nil && (before == nil || before.Version != after.Version) {
-		for s := range e.subscribers {
-			s.enqueue()
-			s.stream.wake()
-		}
+	after := e.table()
+	if after == nil || before != nil && before.Version == after.Version {
+		return before != nil && after == nil
 	}
+	for s := range e.subscribers {
+		s.enqueue()
+		s.stream.wake()
+	}
+	return true
 }
 
 // variantFor finds the variant that was compiled from what the View sees now, or compiles it.

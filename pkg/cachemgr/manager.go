@@ -86,6 +86,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
+// maxLogged bounds how many names of changed tables are logged at once.
+const maxLogged = 10
+
 // renew compiles what the store's changes concern. Between families the lock is free, so that newcomers
 // do not wait for all of them.
 func (m *Manager) renew() {
@@ -95,12 +98,16 @@ func (m *Manager) renew() {
 	defer m.renewing.Store(false)
 	changes := m.store.TakeChanges()
 	families := m.concerned(changes)
+	var changed []string
 	for _, f := range families {
 		m.mu.Lock()
-		if m.families[f.familyKey] == f { // it may have lost its last subscriber
-			m.refresh(f)
+		if m.families[f.familyKey] == f && m.refresh(f) { // it may have lost its last subscriber
+			changed = append(changed, f.Name.Name)
 		}
 		m.mu.Unlock()
+	}
+	if len(changed) > 0 {
+		m.log.Info("tables changed", "count", len(changed), "names", changed[:min(len(changed), maxLogged)])
 	}
 	m.metrics.renewals.Observe(time.Since(began).Seconds())
 }

@@ -116,6 +116,19 @@ func (s *Store) Objects() []*Object {
 	return out
 }
 
+// Count returns how many objects of a kind are in force.
+func (s *Store) Count(kind Kind) int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	n := 0
+	for k, r := range s.records {
+		if k.Kind == kind && r.inForce() != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // Settings returns the mesh-wide values in force.
 func (s *Store) Settings() Settings {
 	s.mu.RLock()

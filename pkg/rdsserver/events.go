@@ -35,13 +35,18 @@ type Event struct {
 
 // EventLog writes Events as JSON lines. A nil EventLog writes nothing.
 type EventLog struct {
+	ended func(error)
+
 	mu  sync.Mutex
 	enc *json.Encoder
 	err error
 }
 
-// NewEventLog returns an EventLog that writes to w.
-func NewEventLog(w io.Writer) *EventLog { return &EventLog{enc: json.NewEncoder(w)} }
+// NewEventLog returns an EventLog that writes to w, and calls ended with the error of the first write that
+// fails, which is the last.
+func NewEventLog(w io.Writer, ended func(error)) *EventLog {
+	return &EventLog{enc: json.NewEncoder(w), ended: ended}
+}
 
 // Write adds an Event. After a failed write, which Err returns, it does nothing more.
 func (l *EventLog) Write(e Event) {
@@ -56,7 +61,9 @@ func (l *EventLog) Write(e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	l.err = l.enc.Encode(e)
+	if l.err = l.enc.Encode(e); l.err != nil {
+		l.ended(l.err)
+	}
 }
 
 // Err returns the error that ended the log, nil if it goes on.

@@ -77,7 +77,7 @@ func newPipeline(t testing.TB, changes ...change) *pipeline {
 	p.ca = must(tlsboot.NewDevCA("cluster.local"))
 	options := rdsserver.Options{
 		TLS: p.serverTLS(), Types: []string{sampleproxy.RouteType}, Metrics: rdsserver.NewMetrics(p.registry), Log: log,
-		Events: rdsserver.NewEventLog(p.events), TrustDomains: []string{"cluster.local"}, GracePeriod: 50 * time.Millisecond,
+		Events: rdsserver.NewEventLog(p.events, func(err error) { t.Errorf("the event log has ended: %v", err) }), TrustDomains: []string{"cluster.local"}, GracePeriod: 50 * time.Millisecond,
 	}
 	for _, c := range changes {
 		c(&options, &cacheOptions)

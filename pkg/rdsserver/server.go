@@ -206,9 +206,16 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	s.log.Info("stopping: open streams are closed over the grace period", "streams", s.open(), "grace", s.gracePeriod.String())
 	stopPushing()
 	s.drain()
 	return nil
+}
+
+func (s *Server) open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams)
 }
 
 // drain closes the streams evenly over the grace period, then everything that is left.

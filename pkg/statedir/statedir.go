@@ -77,6 +77,13 @@ func New(o Options) (*Keeper, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
+	probe, err := os.CreateTemp(o.Dir, fileName+".*")
+	if err != nil {
+		return nil, fmt.Errorf("the state directory cannot be written: %w", err)
+	}
+	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
+		return nil, fmt.Errorf("the state directory cannot be written: %w", err)
+	}
 	k := &Keeper{options: o, written: o.Store.Generation()}
 	k.load()
 	return k, nil
