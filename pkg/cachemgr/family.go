@@ -71,8 +71,8 @@ func (m *Manager) refresh(f *family) (differs bool) {
 	return differs
 }
 
-// update gives an entry the variant for what its View sees now, and reports whether its table differs; settle has to follow where that was not in
-// use before, or where the one before is not any more. m.mu is held.
+// update gives an entry the variant for what its View sees now, and reports whether its table differs. settle
+// has to follow where the variant was not in use before, or where the one before is not any more. m.mu is held.
 func (m *Manager) update(e *entry) (differs bool) {
 	before := e.table()
 	e.use(m.variantFor(e))

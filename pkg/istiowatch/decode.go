@@ -3,7 +3,6 @@ package istiowatch
 import (
 	"bytes"
 	"fmt"
-	"reflect"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -109,17 +108,7 @@ func hasUnknown(m protoreflect.Message) bool {
 
 // alike reports whether two versions of an object have the same content, so that there is nothing to tell.
 func alike(a, b *mesh.Object) bool {
-	switch {
-	case a == b:
-		return true
-	case a == nil || b == nil || a.Spec == nil || b.Spec == nil || len(a.Faults)+len(b.Faults) > 0 || !a.Created.Equal(b.Created):
-		return false
-	}
-	if x, ok := a.Spec.(*mesh.MetaRouter); ok {
-		y, ok := b.Spec.(*mesh.MetaRouter)
-		return ok && proto.Equal(x.MetaRouter, y.MetaRouter)
-	}
-	return reflect.DeepEqual(a.Spec, b.Spec)
+	return a == b || a.SameContent(b) && len(a.Faults)+len(b.Faults) == 0
 }
 
 // routed reports whether an object is a service with a port that gets a table.

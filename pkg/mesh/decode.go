@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +66,7 @@ func Decode(tree map[string]any) (*Object, error) {
 		return o, nil
 	}
 	if kind == KindMetaRouter {
-		for _, field := range sortedKeys(tree) {
+		for _, field := range slices.Sorted(maps.Keys(tree)) {
 			if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, field) {
 				o.fault(problem.Error, problem.UnknownField, field, fmt.Sprintf("a MetaRouter has no field %q", field))
 			}

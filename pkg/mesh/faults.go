@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,7 +25,7 @@ func (w *walker) undecodable(path, detail string) {
 
 func (w *walker) message(md protoreflect.MessageDescriptor, tree map[string]any, path string) {
 	taken := map[protoreflect.FullName]string{} // fields, which have two names, and oneofs
-	for _, name := range sortedKeys(tree) {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
 		value, at := tree[name], path+"."+name
 		fd := md.Fields().ByJSONName(name)
 		if fd == nil {
@@ -79,7 +80,7 @@ func (w *walker) field(fd protoreflect.FieldDescriptor, tree map[string]any, nam
 
 // entries checks the values of a map of messages. Null stands for an empty message there.
 func (w *walker) entries(md protoreflect.MessageDescriptor, tree map[string]any, path string) {
-	for _, key := range sortedKeys(tree) {
+	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		at := fmt.Sprintf("%s[%s]", path, key)
 		switch value := tree[key].(type) {
 		case nil:
@@ -134,13 +135,4 @@ func protojsonDetail(err error) string {
 		return rest
 	}
 	return text
-}
-
-func sortedKeys(tree map[string]any) []string {
-	out := make([]string, 0, len(tree))
-	for k := range tree {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }

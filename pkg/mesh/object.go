@@ -69,8 +69,8 @@ type Object struct {
 	Locate func(path string) int
 }
 
-// sameContent reports whether two versions of an object are alike but for where they are written.
-func (o *Object) sameContent(p *Object) bool {
+// SameContent reports whether two versions of an object are alike but for where they are written.
+func (o *Object) SameContent(p *Object) bool {
 	return o != nil && p != nil && o.Spec != nil && p.Spec != nil && o.Created.Equal(p.Created) && o.Spec.equal(p.Spec)
 }
 

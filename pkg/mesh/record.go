@@ -44,7 +44,7 @@ func (s *Store) put(source Source, o *Object, e effects) {
 	if h.latest == o {
 		return // delivered again, and judged before
 	}
-	if h.latest == h.valid && h.valid.sameContent(o) && len(o.Faults)+len(h.valid.Faults) == 0 &&
+	if h.latest == h.valid && h.valid.SameContent(o) && len(o.Faults)+len(h.valid.Faults) == 0 &&
 		h.valid.File == o.File && h.valid.Line == o.Line {
 		return
 	}
@@ -158,7 +158,7 @@ func (s *Store) replace(k Key, before *Object, e effects) {
 	if before == after {
 		return
 	}
-	differs := !before.sameContent(after)
+	differs := !before.SameContent(after)
 	if before != nil {
 		s.index(before, false)
 		e.add(s.concerned(before), differs && before.counts())

@@ -48,7 +48,7 @@ func NewEventLog(w io.Writer, ended func(error)) *EventLog {
 	return &EventLog{enc: json.NewEncoder(w), ended: ended}
 }
 
-// Write adds an Event. After a failed write, which Err returns, it does nothing more.
+// Write adds an Event. After a failed write it does nothing more.
 func (l *EventLog) Write(e Event) {
 	if l == nil {
 		return
@@ -64,14 +64,4 @@ func (l *EventLog) Write(e Event) {
 	if l.err = l.enc.Encode(e); l.err != nil {
 		l.ended(l.err)
 	}
-}
-
-// Err returns the error that ended the log, nil if it goes on.
-func (l *EventLog) Err() error {
-	if l == nil {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
 }

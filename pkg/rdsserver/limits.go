@@ -1,6 +1,7 @@
 package rdsserver
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -45,16 +46,16 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Connections:          orDefault(l.Connections, 50_000),
-		Handshakes:           orDefault(l.Handshakes, runtime.GOMAXPROCS(0)),
-		HandshakeRate:        orDefault(l.HandshakeRate, 1000),
-		HandshakeTime:        orDefault(l.HandshakeTime, 10*time.Second),
-		Streams:              orDefault(l.Streams, 50_000),
-		StreamsPerConnection: orDefault(l.StreamsPerConnection, 5000),
-		StreamsPerProxy:      orDefault(l.StreamsPerProxy, 5000),
-		FirstRequest:         orDefault(l.FirstRequest, 30*time.Second),
-		RequestBytes:         orDefault(l.RequestBytes, 4<<20),
-		HeaderBytes:          orDefault(l.HeaderBytes, 32<<10),
+		Connections:          cmp.Or(l.Connections, 50_000),
+		Handshakes:           cmp.Or(l.Handshakes, runtime.GOMAXPROCS(0)),
+		HandshakeRate:        cmp.Or(l.HandshakeRate, 1000),
+		HandshakeTime:        cmp.Or(l.HandshakeTime, 10*time.Second),
+		Streams:              cmp.Or(l.Streams, 50_000),
+		StreamsPerConnection: cmp.Or(l.StreamsPerConnection, 5000),
+		StreamsPerProxy:      cmp.Or(l.StreamsPerProxy, 5000),
+		FirstRequest:         cmp.Or(l.FirstRequest, 30*time.Second),
+		RequestBytes:         cmp.Or(l.RequestBytes, 4<<20),
+		HeaderBytes:          cmp.Or(l.HeaderBytes, 32<<10),
 	}
 }
 

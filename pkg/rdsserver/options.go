@@ -43,11 +43,3 @@ func (o *Options) check() error {
 	}
 	return o.Limits.check()
 }
-
-func orDefault[T comparable](v, byDefault T) T {
-	var zero T
-	if v == zero {
-		return byDefault
-	}
-	return v
-}

@@ -1,6 +1,7 @@
 package rdsserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -63,9 +64,9 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cache: o.Cache, types: o.Types, rdsType: o.Types[0], clients: o.Clients, mode: orDefault(o.Authorize, AuthorizeNamespace),
-		maxNames: orDefault(o.MaxNames, 10_000), limits: o.Limits.withDefaults(),
-		responseTimeout: orDefault(o.ResponseTimeout, 30*time.Second), gracePeriod: orDefault(o.GracePeriod, 10*time.Second),
+		cache: o.Cache, types: o.Types, rdsType: o.Types[0], clients: o.Clients, mode: cmp.Or(o.Authorize, AuthorizeNamespace),
+		maxNames: cmp.Or(o.MaxNames, 10_000), limits: o.Limits.withDefaults(),
+		responseTimeout: cmp.Or(o.ResponseTimeout, 30*time.Second), gracePeriod: cmp.Or(o.GracePeriod, 10*time.Second),
 		metrics: o.Metrics, log: o.Log, events: o.Events, pusher: newPusher(), streams: map[*stream]struct{}{},
 	}
 	s.door = newDoor(s)
@@ -206,16 +207,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
-	s.log.Info("stopping: open streams are closed over the grace period", "streams", s.open(), "grace", s.gracePeriod.String())
 	stopPushing()
 	s.drain()
 	return nil
-}
-
-func (s *Server) open() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.streams)
 }
 
 // drain closes the streams evenly over the grace period, then everything that is left.
@@ -228,6 +222,7 @@ func (s *Server) drain() {
 	s.mu.Lock()
 	open := slices.Collect(maps.Keys(s.streams))
 	s.mu.Unlock()
+	s.log.Info("stopping: open streams are closed over the grace period", "streams", len(open), "grace", s.gracePeriod.String())
 	deadline, cancel := context.WithTimeout(context.Background(), s.gracePeriod)
 	defer cancel()
 	between := time.NewTicker(max(s.gracePeriod/time.Duration(len(open)+1), time.Microsecond))

@@ -1,8 +1,8 @@
 package routes
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -87,7 +87,7 @@ func (v *validator) host(host, path string) {
 func (v *validator) route(r *v1alpha1.MetaRoute, path string) {
 	v.routeName = r.GetName()
 	attributes := r.GetMatch().GetAttributes()
-	for _, name := range sortedNames(attributes) {
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		v.attribute(name, attributes[name], fmt.Sprintf("%s.match.attributes[%s]", path, name))
 	}
 	v.destinations(r.GetRoute(), path+".route")
@@ -100,15 +100,6 @@ func (v *validator) route(r *v1alpha1.MetaRoute, path string) {
 	v.mutations(r.GetRequestMutation(), path+".requestMutation")
 	v.mutations(r.GetResponseMutation(), path+".responseMutation")
 	v.routeName = ""
-}
-
-func sortedNames(attributes map[string]*v1alpha1.StringMatch) []string {
-	out := make([]string, 0, len(attributes))
-	for name := range attributes {
-		out = append(out, name)
-	}
-	slices.SortFunc(out, cmp.Compare[string])
-	return out
 }
 
 func (v *validator) attribute(name string, m *v1alpha1.StringMatch, path string) {
