@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -31,5 +32,59 @@ func TestExplainSaysWhereARequestGoesAndWhyNotElsewhere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func explained(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = run(t.Context(), append([]string{"explain"}, args...), &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestARunningServerExplainsAsItsDirectoryDoes(t *testing.T) {
+	r := start(t)
+	r.eventually("the server is ready", func() bool { status, _ := r.get("/readyz"); return status == http.StatusOK })
+	for name, args := range map[string][]string{
+		"the table in words":   {"orders.shop.svc.cluster.local"},
+		"a reader":             {"orders.shop.svc.cluster.local:20880", "-a", "METHOD=getOrder"},
+		"an = in the value":    {"orders.shop.svc.cluster.local", "-a", "tier=a=b&c d"},
+		"a port without table": {"orders.shop.svc.cluster.local:1", "-a", "method=put"},
+		"a stranger's host":    {"nobody.knows"},
+		"of a gateway":         {"orders.shop.svc.cluster.local", "--gateway"},
+	} {
+		args = append(args, "--namespace", "web")
+		fromDir, saidOfDir, _ := explained(t, append(args, "--dir", r.dir)...)
+		fromServer, saidByServer, stderr := explained(t, append(args, "--server", r.adminListener.Addr().String())...)
+		if fromDir != fromServer || saidOfDir != saidByServer {
+			t.Errorf("%s: the server says (exit code %d)\n%s%s\nits directory (exit code %d)\n%s", name, fromServer, saidByServer, stderr, fromDir, saidOfDir)
+		}
+	}
+}
+
+func TestExplainSaysWhatIsWrongWithTheQuestion(t *testing.T) {
+	r := start(t)
+	r.eventually("the server is ready", func() bool { status, _ := r.get("/readyz"); return status == http.StatusOK })
+	admin := r.adminListener.Addr().String()
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"neither directory nor server":   {[]string{"a.b", "-n", "web"}, 2, "one of --dir and --server"},
+		"both":                           {[]string{"a.b", "-n", "web", "--dir", r.dir, "--server", admin}, 2, "one of --dir and --server"},
+		"no namespace":                   {[]string{"a.b", "--server", admin}, 2, "--namespace"},
+		"a port that is no number":       {[]string{"a.b:x", "-n", "web", "--dir", r.dir}, 2, `"a.b:x" is not HOST:PORT`},
+		"an attribute without a value":   {[]string{"a.b", "-n", "web", "--dir", r.dir, "-a", "method"}, 2, `--attribute: the attribute "method" is not NAME=VALUE`},
+		"nobody listens":                 {[]string{"a.b", "-n", "web", "--server", "127.0.0.1:1"}, 2, "it is the admin port that is asked"},
+		"another scheme":                 {[]string{"a.b", "-n", "web", "--server", "ftp://127.0.0.1"}, 2, "unsupported protocol scheme"},
+		"another page":                   {[]string{"a.b", "-n", "web", "--server", "http://" + admin + "/elsewhere"}, 2, "404 Not Found"},
+		"a host that nobody sees":        {[]string{"a.b", "-n", "web", "--server", admin}, 1, `see no MetaProtocol port of "a.b"`},
+		"a port that is not of the mesh": {[]string{"orders.shop.svc.cluster.local:1", "-n", "web", "--server", admin}, 1, "is no MetaProtocol port; it has 20880"},
+	} {
+		code, _, stderr := explained(t, c.args...)
+		if code != c.code || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: exit code %d, want %d, and it does not say %q: %s", name, code, c.code, c.says, stderr)
+		}
 	}
 }

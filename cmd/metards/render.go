@@ -106,11 +106,7 @@ func (l *loaded) compileHost(v mesh.View, host string) (out []rendered, problems
 		if service == nil {
 			return
 		}
-		for _, p := range service.Ports {
-			if !p.Routed() {
-				continue
-			}
-			name := routes.Name(service.Host, p.Number)
+		for _, name := range routes.Names(service) {
 			plan, found := routes.Compile(lens, name)
 			if plan != nil {
 				out = append(out, rendered{name, plan})
@@ -149,7 +145,7 @@ func printSummary(w io.Writer, tables []rendered) error {
 			host = t.plan.Service
 			fmt.Fprintln(&b, host)
 		}
-		fmt.Fprintf(&b, "  port %d %s (%s)\n", t.plan.Port, spoken(t.plan), t.plan.From())
+		fmt.Fprintf(&b, "  port %d %s (%s)\n", t.plan.Port, t.plan.Spoken(), t.plan.From())
 		for i, line := range t.plan.Lines() {
 			fmt.Fprintf(&b, "    %d. %s\n", i+1, line)
 		}

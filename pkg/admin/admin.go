@@ -20,6 +20,7 @@ import (
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
+	"github.com/metards/metards/pkg/routes"
 )
 
 // Mesh is what the pages tell of the store. *mesh.Store is one.
@@ -31,6 +32,7 @@ type Mesh interface {
 type Cache interface {
 	Proxies() []cachemgr.ProxyState
 	Tables(name string) []cachemgr.ServedTable
+	Plans(v mesh.View, host string) (plans []*routes.Plan, truth bool)
 }
 
 // Options configure a Server. All fields are required, but for those of TLS.
@@ -75,6 +77,7 @@ func New(o Options) (*Server, error) {
 		"GET /debug/proxies":          s.proxies,
 		"GET /debug/tables":           s.tables,
 		"GET /debug/tables/{name...}": s.tables,
+		"GET /debug/explain":          s.explain,
 		"GET /debug/mem":              mem,
 		"GET /debug/pprof/":           pprof.Index,
 		"GET /debug/pprof/profile":    pprof.Profile,

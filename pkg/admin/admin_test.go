@@ -15,20 +15,27 @@ import (
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
+	"github.com/metards/metards/pkg/routes"
 )
 
 // nothing is a mesh and a cache without content.
 type nothing struct{}
 
-func (nothing) Objects() []*mesh.Object              { return nil }
-func (nothing) Proxies() []cachemgr.ProxyState       { return []cachemgr.ProxyState{} }
-func (nothing) Tables(string) []cachemgr.ServedTable { return nil }
+func (nothing) Objects() []*mesh.Object                        { return nil }
+func (nothing) Proxies() []cachemgr.ProxyState                 { return []cachemgr.ProxyState{} }
+func (nothing) Tables(string) []cachemgr.ServedTable           { return nil }
+func (nothing) Plans(mesh.View, string) ([]*routes.Plan, bool) { return nil, true }
 
 func newServer(t *testing.T, unready func() []string) *admin.Server {
 	t.Helper()
+	return newServerOf(t, nothing{}, unready)
+}
+
+func newServerOf(t *testing.T, cache admin.Cache, unready func() []string) *admin.Server {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	s, err := admin.New(admin.Options{
-		Mesh: nothing{}, Cache: nothing{}, Problems: problem.NewBoard(log), Metrics: prometheus.NewRegistry(), Unready: unready, Log: log,
+		Mesh: nothing{}, Cache: cache, Problems: problem.NewBoard(log), Metrics: prometheus.NewRegistry(), Unready: unready, Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -3,11 +3,24 @@ package routes
 import (
 	"strconv"
 	"strings"
+
+	"github.com/metards/metards/pkg/mesh"
 )
 
 // Name returns the resource name of a host's port: the host as written and the port number.
 func Name(host string, port uint32) string {
 	return host + "_" + strconv.FormatUint(uint64(port), 10)
+}
+
+// Names returns the resource names of a service's MetaProtocol ports.
+func Names(s *mesh.Service) []string {
+	var out []string
+	for _, p := range s.Ports {
+		if p.Routed() {
+			out = append(out, Name(s.Host, p.Number))
+		}
+	}
+	return out
 }
 
 // ParseName splits a resource name at its last underscore. It reports false if that is not followed by

@@ -15,6 +15,14 @@ func (p *Plan) Lines() []string {
 	return out
 }
 
+// Spoken is the protocol of the port, as in metaprotocol/dubbo.
+func (p *Plan) Spoken() string {
+	if p.Application == "" {
+		return p.Protocol
+	}
+	return p.Protocol + "/" + p.Application
+}
+
 // From says where the routes come from.
 func (p *Plan) From() string {
 	if p.MetaRouter.Name == "" {
