@@ -19,7 +19,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), os.LookupEnv) },
 	}
-	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newDevCerts(), newVersion())
 	root.SetVersionTemplate(versionLine() + "\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {
