@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,12 @@ func newRoot() *cobra.Command {
 			"MetaProtocol filter) into route tables and serves them over RDS to the proxies of an Istio mesh.",
 		Version:      version,
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), os.LookupEnv) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range unknownVariables(cmd.Root(), os.Environ()) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "metards: the environment variable %s is ignored: it is no flag's\n", name)
+			}
+			return fromEnvironment(cmd.Flags(), os.LookupEnv)
+		},
 	}
 	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newDevCerts(), newVersion())
 	root.SetVersionTemplate(versionLine() + "\n")
@@ -46,4 +53,24 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 		}
 	})
 	return failed
+}
+
+// ofKubernetes are the variables that a pod gets for each Service of its namespace, such as one named metards.
+var ofKubernetes = regexp.MustCompile(`^METARDS_(.+_)?(SERVICE_(HOST|PORT)|PORT)(_|$)`)
+
+// unknownVariables are the names in an environment that look like a flag's of any command and are none.
+func unknownVariables(root *cobra.Command, environment []string) []string {
+	known := map[string]bool{}
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) { known[variable(f.Name)] = true })
+	}
+	var out []string
+	for _, text := range environment {
+		name, _, _ := strings.Cut(text, "=")
+		if strings.HasPrefix(name, "METARDS_") && !known[name] && !ofKubernetes.MatchString(name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
