@@ -271,7 +271,7 @@ func (s *server) kubernetesSource(registry *prometheus.Registry) (*source, error
 	}
 	w, err := kubewatch.New(kubewatch.Options{
 		Config: config, Observer: observer, Sink: s.store, Problems: s.problems, Log: s.log, Metrics: kubewatch.NewMetrics(registry),
-		HasValid: func(k mesh.Key) bool { return s.store.HasValid(mesh.Kubernetes, k) },
+		Revision: s.flags.sources.revision, HasValid: func(k mesh.Key) bool { return s.store.HasValid(mesh.Kubernetes, k) },
 	})
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type intake struct {
 func (i intake) Replace(list []any, _ string) error {
 	objects := make([]*unstructured.Unstructured, 0, len(list))
 	for _, item := range list {
-		if u, ok := item.(*unstructured.Unstructured); ok {
+		if u, ok := item.(*unstructured.Unstructured); ok && i.w.ours(u) {
 			objects = append(objects, u)
 		}
 	}
@@ -34,8 +34,13 @@ func (i intake) Add(object any) error { return i.Update(object) }
 
 // Update takes in a version of an object.
 func (i intake) Update(object any) error {
-	if u, ok := object.(*unstructured.Unstructured); ok {
+	u, ok := object.(*unstructured.Unstructured)
+	switch {
+	case !ok:
+	case i.w.ours(u):
 		i.w.update(u)
+	default: // it may have been ours before
+		i.w.remove(keyOf(u))
 	}
 	return nil
 }
@@ -113,6 +118,15 @@ func (w *Watcher) remove(k mesh.Key) {
 		w.options.Observer.Gone(k)
 	}
 	w.note()
+}
+
+// revisionLabel names the control plane that an object is for.
+const revisionLabel = "istio.io/rev"
+
+// ours reports whether an object is for our revision: those without the label are for all.
+func (w *Watcher) ours(u *unstructured.Unstructured) bool {
+	revision := u.GetLabels()[revisionLabel]
+	return w.options.Revision == "" || revision == "" || revision == w.options.Revision
 }
 
 // keyOf returns the key as the decoder makes it.

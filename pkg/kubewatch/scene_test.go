@@ -40,7 +40,7 @@ func fast() kubewatch.Pauses {
 }
 
 // play starts a Watcher of an API server, which ends with the test.
-func play(t *testing.T, api *kubefake.Server, pauses kubewatch.Pauses) *scene {
+func play(t *testing.T, api *kubefake.Server, pauses kubewatch.Pauses, changes ...func(*kubewatch.Options)) *scene {
 	t.Helper()
 	board := problem.NewBoard(slog.New(slog.DiscardHandler))
 	store, err := mesh.NewStore(mesh.Options{
@@ -54,11 +54,15 @@ func play(t *testing.T, api *kubefake.Server, pauses kubewatch.Pauses) *scene {
 	})
 	must(t, err)
 	s := &scene{t: t, api: api, store: store, board: board, seen: &observer{objects: map[mesh.Key]int64{}}}
-	s.watcher, err = kubewatch.New(kubewatch.Options{
+	o := kubewatch.Options{
 		Config: api.Config(), Sink: store, Problems: board, Metrics: kubewatch.NewMetrics(nil), Log: slog.New(slog.DiscardHandler),
 		Observer: s.seen, Pauses: pauses,
 		HasValid: func(k mesh.Key) bool { return s.hosts(k.Namespace, k.Name) != "" },
-	})
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	s.watcher, err = kubewatch.New(o)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -83,6 +83,9 @@ type Options struct {
 	// the last valid one in the object's status stands in. Without HasValid that is looked at only when an
 	// object is seen for the first time.
 	HasValid func(mesh.Key) bool
+	// Revision leaves out objects whose label istio.io/rev has another value; those without it are for all
+	// revisions. Empty takes in all.
+	Revision string
 	Pauses   Pauses
 }
 

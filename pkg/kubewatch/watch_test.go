@@ -35,6 +35,26 @@ func TestObjectsAreDeliveredAndFollowed(t *testing.T) {
 	}
 }
 
+func TestObjectsOfAnotherRevisionAreAsIfTheyWereNotThere(t *testing.T) {
+	api := kubefake.New(t)
+	for _, name := range []string{"all", "ours", "theirs", "moving"} {
+		api.Put("shop", name, router(name))
+	}
+	api.Label("shop", "ours", "istio.io/rev", "blue")
+	api.Label("shop", "theirs", "istio.io/rev", "green")
+	s := play(t, api, fast(), func(o *kubewatch.Options) { o.Revision = "blue" })
+	s.untilNames("shop/all shop/moving shop/ours")
+	api.Label("shop", "moving", "istio.io/rev", "green")
+	s.untilNames("shop/all shop/ours")
+	s.until("its status is not ours to write", func() bool { return s.seen.generation("shop", "moving") == 0 })
+	api.Label("shop", "theirs", "istio.io/rev", "blue")
+	s.untilNames("shop/all shop/ours shop/theirs")
+	api.CutWatches()
+	api.Compact()
+	api.Label("shop", "moving", "istio.io/rev", "blue")
+	s.untilNames("shop/all shop/moving shop/ours shop/theirs")
+}
+
 func TestOneBadObjectHidesNoOther(t *testing.T) {
 	api := kubefake.New(t)
 	misspelt := router("a")

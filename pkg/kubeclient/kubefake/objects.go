@@ -48,6 +48,15 @@ func (s *Server) Put(namespace, name string, spec map[string]any) {
 	s.record(what, o)
 }
 
+// Label gives a MetaRouter that exists a label.
+func (s *Server) Label(namespace, name, key, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.objects[namespace+"/"+name]
+	o.tree["metadata"].(map[string]any)["labels"] = map[string]any{key: value}
+	s.record("MODIFIED", o)
+}
+
 // Delete deletes a MetaRouter.
 func (s *Server) Delete(namespace, name string) {
 	s.mu.Lock()
