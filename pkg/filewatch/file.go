@@ -21,6 +21,7 @@ var DefaultLimits = Limits{FileSize: 16 << 20}
 // Limits bound what is read. A zero field stands for the default.
 type Limits struct {
 	FileSize int64 // bytes of one file
+	trees    bool  // no limit, but it takes the same way: keep the whole objects
 }
 
 func (l Limits) orDefault() Limits {

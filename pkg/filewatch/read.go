@@ -16,6 +16,7 @@ import (
 type content struct {
 	objects []*mesh.Object // in the order of the file
 	ignored map[string]int // "apiVersion Kind" of other kinds -> how many
+	trees   []Tree         // of all objects, if they were asked for
 	empty   bool           // there is no document in it
 	fault   *fault         // if set, the rest is not known
 }
@@ -32,7 +33,7 @@ func readText(path string, data []byte, limits Limits) (c content) {
 	if err != nil {
 		return content{fault: asFault(err)}
 	}
-	r := reader{path: path, values: newExpander(4 * limits.FileSize)}
+	r := reader{path: path, trees: limits.trees, values: newExpander(4 * limits.FileSize)}
 	for _, root := range roots {
 		if err := r.document(root); err != nil {
 			return content{fault: asFault(err)}
@@ -57,6 +58,7 @@ func undecodable(line int, format string, args ...any) error {
 // reader collects the content of one file.
 type reader struct {
 	path    string
+	trees   bool // are asked for
 	values  *expander
 	content content
 }
@@ -154,12 +156,20 @@ func (r *reader) object(n *yaml.Node, defaults map[string]any) error {
 			r.content.ignored = map[string]int{}
 		}
 		r.content.ignored[name]++
+		r.keep(nil, n, tree)
 		return nil
 	case err != nil:
 		return undecodable(firstLine(n), "%v", err)
 	}
 	r.add(o, n)
+	r.keep(o, n, tree)
 	return nil
+}
+
+func (r *reader) keep(o *mesh.Object, n *yaml.Node, tree map[string]any) {
+	if r.trees {
+		r.content.trees = append(r.content.trees, Tree{Object: o, File: r.path, Line: firstLine(n), Value: tree})
+	}
 }
 
 // add notes where an object is written. Its nodes stay in memory for as long as Locate does.

@@ -22,18 +22,41 @@ type Reading struct {
 	Ignored map[string]int
 }
 
+// Tree is an object as it is written, with all that a mesh.Object leaves out.
+type Tree struct {
+	Object *mesh.Object // nil if the kind is one that tables are not made of
+	File   string
+	Line   int
+	Value  map[string]any // without what Object.Faults tells about
+}
+
 // Read reads a directory once and waits for nothing. It fails only if the directory itself cannot be read.
 func Read(dir string, limits Limits) (*Reading, error) {
+	out, _, err := read(dir, limits)
+	return out, err
+}
+
+// ReadTrees is Read for those who need objects whole, or objects of other kinds. Trees are in path order, then
+// in the order of their file; those of a file that cannot be believed are not among them, those of objects that
+// come second to one of the same key are.
+func ReadTrees(dir string, limits Limits) (*Reading, []Tree, error) {
+	limits.trees = true
+	return read(dir, limits)
+}
+
+func read(dir string, limits Limits) (*Reading, []Tree, error) {
 	seen, err := walkReadable(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	now := time.Now()
 	k := newKeeper(0, 0)
 	k.see(seen, now)
 	files := k.unreadFiles(now)
 	contents, _ := readAll(files, func(p string) string { return filepath.Join(dir, p) }, limits.orDefault())
+	var trees []Tree
 	for i, f := range files {
+		trees = append(trees, contents[i].trees...)
 		k.take(f, contents[i])
 	}
 	result := k.resolve(dir)
@@ -42,7 +65,7 @@ func Read(dir string, limits Limits) (*Reading, error) {
 		out.Problems = append(out.Problems, list...)
 	}
 	out.Problems = problem.Sorted(out.Problems)
-	return out, nil
+	return out, trees, nil
 }
 
 // walkReadable is walk for a directory that must be there.
