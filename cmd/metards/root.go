@@ -26,7 +26,7 @@ func newRoot() *cobra.Command {
 			return fromEnvironment(cmd.Flags(), os.LookupEnv)
 		},
 	}
-	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newDevCerts(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newEnvoyFilters(), newDevCerts(), newVersion())
 	root.SetVersionTemplate(versionLine() + "\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	for _, c := range root.Commands() {

@@ -42,6 +42,8 @@ const (
 	NeverMatches    Reason = "NeverMatches"    // a condition that can hardly hold
 	SeveralServices Reason = "SeveralServices" // a host declared in several namespaces
 	Contradiction   Reason = "Contradiction"   // two settings that cannot both hold
+	NoAddress       Reason = "NoAddress"       // a service that no listener is named by
+	UnknownCodec    Reason = "UnknownCodec"    // no codec for a port's application protocol
 	Internal        Reason = "Internal"        // a fault of metards itself
 )
 
