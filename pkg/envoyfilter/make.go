@@ -177,7 +177,7 @@ func (m *maker) listen(s *Service, p Port, at place) {
 	l := listener{at.address.Unmap(), p.Number}
 	if other, taken := m.listeners[l]; taken {
 		if other.hostPort != key || other.application != mine.application && !m.options.HTTP {
-			m.warn(s, problem.Contradiction, "port %d at %s: %s has the same address and port for %s and is older, and a listener can serve only one: give the service an address of its own", p.Number, at.text, other.owner, other.spoken())
+			m.warn(s, problem.Contradiction, "port %d at %s: %s is older, or first by name, and has the same address and port for %s; a listener can serve only one, so give the service an address of its own", p.Number, at.text, other.owner, other.spoken())
 			return
 		}
 		m.outbound[key].note(s.Object)

@@ -3,6 +3,7 @@ package envoyfilter
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ func Decode(tree map[string]any, domain string) (*Service, error) {
 	}
 	var o written
 	if err := json.Unmarshal(data, &o); err != nil {
-		return nil, err
+		return nil, plain(err)
 	}
 	s := &Service{Object: problem.Object{Kind: o.Kind, Namespace: cmp.Or(o.Metadata.Namespace, mesh.DefaultNamespace), Name: o.Metadata.Name}}
 	if s.Name == "" {
@@ -120,7 +121,7 @@ func (s *Service) decodeService(data json.RawMessage, domain string) error {
 	}
 	if len(data) > 0 {
 		if err := json.Unmarshal(data, &spec); err != nil {
-			return fmt.Errorf("spec: %w", err)
+			return plain(err)
 		}
 	}
 	s.Hosts = []string{s.Name + "." + s.Namespace + ".svc." + domain}
@@ -153,4 +154,20 @@ func (s *Service) decodeService(data json.RawMessage, domain string) error {
 		s.Ports = append(s.Ports, port)
 	}
 	return nil
+}
+
+// plain says which field has the wrong type, without the names of ours that the decoder tells.
+func plain(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	if wrong.Field == "" {
+		return fmt.Errorf("spec must not be of the type %s", wrong.Value)
+	}
+	parts := strings.Split(wrong.Field, ".")
+	for i, p := range parts {
+		parts[i] = strings.ToLower(p[:1]) + p[1:]
+	}
+	return fmt.Errorf("the field %s must not be of the type %s", strings.Join(parts, "."), wrong.Value)
 }

@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/metards/metards/internal/sampleproxy"
+)
+
+var (
+	serviceEntryResource = schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "serviceentries"}
+	envoyFilterResource  = schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1alpha3", Resource: "envoyfilters"}
+)
+
+const filteredServices = `
+apiVersion: v1
+kind: Service
+metadata: {name: inventory, namespace: NS}
+spec:
+  selector: {app: inventory}
+  ports: [{name: tcp-metaprotocol-thrift, port: 9090, targetPort: 19090}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: orders, namespace: NS}
+spec:
+  hosts: [orders.NS.example]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  endpoints: [{address: 10.0.0.1}]
+  ports: [{number: 20880, name: tcp-metaprotocol-dubbo, protocol: TCP}]
+`
+
+// printFilters runs metards envoyfilters against the API server, for the services of a namespace.
+func printFilters(t *testing.T, namespace string, flags ...string) string {
+	t.Helper()
+	args := append([]string{"envoyfilters", "--kubeconfig", mesh.Kubeconfig, "--service-namespaces", namespace, "--strict"}, flags...)
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), os.Getenv("METARDS"), args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("metards envoyfilters: %v: %s", err, &stderr)
+	}
+	return stdout.String()
+}
+
+// istiodListeners are the network filters of the listeners that istiod gives to a sidecar, by the listener's name, and
+// for the chains of virtualInbound by that and the port, as in virtualInbound:9090.
+func istiodListeners(t *testing.T, namespace string, metadata map[string]string) map[string][]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cc, err := grpc.NewClient("passthrough:///"+mesh.PlainIstiod(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cc.Close() }()
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(cc).StreamAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&discoveryv3.DiscoveryRequest{Node: nodeWith(namespace, metadata), TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener"}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]string{}
+	for _, resource := range r.GetResources() {
+		var l listenerv3.Listener
+		if err := resource.UnmarshalTo(&l); err != nil {
+			t.Fatal(err)
+		}
+		for _, chain := range l.GetFilterChains() {
+			at := l.GetName()
+			if port := chain.GetFilterChainMatch().GetDestinationPort(); port != nil {
+				at = fmt.Sprintf("%s:%d", at, port.GetValue())
+			}
+			for _, f := range chain.GetFilters() {
+				out[at] = append(out[at], f.GetName())
+			}
+		}
+	}
+	return out
+}
+
+func nodeWith(namespace string, metadata map[string]string) *corev3.Node {
+	node := sampleproxy.Node("sidecar", "peer", namespace)
+	for k, v := range metadata {
+		node.Metadata.Fields[k] = structpb.NewStringValue(v)
+	}
+	return node
+}
+
+// allocated waits until istiod has written an address into the status of a ServiceEntry.
+func allocated(t *testing.T, namespace, name string) string {
+	t.Helper()
+	var address string
+	eventually(t, "istiod allocates an address", func() error {
+		u, err := mesh.Dynamic.Resource(serviceEntryResource).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		list, _, err := unstructured.NestedSlice(u.Object, "status", "addresses")
+		for _, a := range list {
+			if value, _ := a.(map[string]any)["value"].(string); address == "" || strings.Contains(value, ".") {
+				address = value
+			}
+		}
+		if address == "" {
+			return errors.Join(err, fmt.Errorf("the status is %v", u.Object["status"]))
+		}
+		return nil
+	})
+	return address
+}
+
+func TestFiltersThatAreAppliedReachProxiesWithOurBootstrapAndNoOthers(t *testing.T) {
+	const ns = "filters"
+	namespaces(t, ns)
+	apply(t, ns, filteredServices)
+	service, err := mesh.Kube.CoreV1().Services(ns).Get(t.Context(), "inventory", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	thrift, dubbo := service.Spec.ClusterIP+"_9090", allocated(t, ns, "orders")+"_20880"
+
+	const meta, http, tcp = "envoy.filters.network.meta_protocol_proxy", "envoy.filters.network.http_connection_manager", "envoy.filters.network.tcp_proxy"
+	ours := map[string]string{"METARDS": "v1", "DNS_CAPTURE": "true", "CLUSTER_ID": "Kubernetes"}
+	others := map[string]string{"DNS_CAPTURE": "true", "CLUSTER_ID": "Kubernetes"}
+	for _, c := range []struct {
+		filter, want string
+	}{{"metaprotocol", meta}, {"http", http}} {
+		text := printFilters(t, ns, "--filter", c.filter)
+		if err := mesh.Apply(t.Context(), text); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		t.Cleanup(func() { _ = mesh.Delete(context.Background(), text) })
+		eventually(t, "istiod gives the filters to our proxies", func() error {
+			got := istiodListeners(t, ns, ours)
+			for _, l := range []string{thrift, dubbo} {
+				if !slices.Contains(got[l], c.want) || slices.Contains(got[l], tcp) {
+					return fmt.Errorf("%s has %v", l, got[l])
+				}
+			}
+			return nil
+		})
+		got := istiodListeners(t, ns, others)
+		for _, l := range []string{thrift, dubbo} {
+			if !slices.Contains(got[l], tcp) || slices.Contains(got[l], c.want) {
+				t.Errorf("a proxy without our bootstrap has %v at %s", got[l], l)
+			}
+		}
+	}
+	list, err := mesh.Dynamic.Resource(envoyFilterResource).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=metards"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 3 { // two outbound, which http replaced, and the inbound one of the Service
+		t.Errorf("there are %d EnvoyFilters", len(list.Items))
+	}
+}
