@@ -48,6 +48,22 @@ spec:
   resolution: STATIC
   endpoints: [{address: 10.0.0.1}]
   ports: [{number: 20880, name: tcp-metaprotocol-dubbo, protocol: TCP}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: returns, namespace: NS}
+spec:
+  hosts: [returns.NS.example]
+  addresses: ["2001:db8::77"]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  workloadSelector: {labels: {app: returns}}
+  ports: [{number: 20881, name: tcp-metaprotocol-dubbo, protocol: TCP, targetPort: 21001}]
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: returns-1, namespace: NS}
+spec: {address: 10.77.0.9, labels: {app: returns}}
 `
 
 // printFilters runs metards envoyfilters against the API server, for the services of a namespace.
@@ -65,7 +81,7 @@ func printFilters(t *testing.T, namespace string, flags ...string) string {
 
 // istiodListeners are the network filters of the listeners that istiod gives to a sidecar, by the listener's name, and
 // for the chains of virtualInbound by that and the port, as in virtualInbound:9090.
-func istiodListeners(t *testing.T, namespace string, metadata map[string]string) map[string][]string {
+func istiodListeners(t *testing.T, node *corev3.Node) map[string][]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -78,7 +94,7 @@ func istiodListeners(t *testing.T, namespace string, metadata map[string]string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Send(&discoveryv3.DiscoveryRequest{Node: nodeWith(namespace, metadata), TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener"}); err != nil {
+	if err := s.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener"}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Recv()
@@ -104,10 +120,16 @@ func istiodListeners(t *testing.T, namespace string, metadata map[string]string)
 	return out
 }
 
-func nodeWith(namespace string, metadata map[string]string) *corev3.Node {
-	node := sampleproxy.Node("sidecar", "peer", namespace)
-	for k, v := range metadata {
-		node.Metadata.Fields[k] = structpb.NewStringValue(v)
+// sidecarAt is a sidecar with DNS capture, without which istiod uses no allocated address, of the workload returns-1.
+func sidecarAt(namespace string, ours bool) *corev3.Node {
+	node := sampleproxy.Node("sidecar", "returns-1", namespace)
+	node.Id = strings.Replace(node.GetId(), "127.0.0.1", "10.77.0.9", 1)
+	labels := &structpb.Struct{Fields: map[string]*structpb.Value{"app": structpb.NewStringValue("returns")}}
+	node.Metadata.Fields["LABELS"] = structpb.NewStructValue(labels)
+	node.Metadata.Fields["DNS_CAPTURE"] = structpb.NewStringValue("true")
+	node.Metadata.Fields["CLUSTER_ID"] = structpb.NewStringValue("Kubernetes")
+	if ours {
+		node.Metadata.Fields["METARDS"] = structpb.NewStringValue("v1")
 	}
 	return node
 }
@@ -146,37 +168,41 @@ func TestFiltersThatAreAppliedReachProxiesWithOurBootstrapAndNoOthers(t *testing
 	thrift, dubbo := service.Spec.ClusterIP+"_9090", allocated(t, ns, "orders")+"_20880"
 
 	const meta, http, tcp = "envoy.filters.network.meta_protocol_proxy", "envoy.filters.network.http_connection_manager", "envoy.filters.network.tcp_proxy"
-	ours := map[string]string{"METARDS": "v1", "DNS_CAPTURE": "true", "CLUSTER_ID": "Kubernetes"}
-	others := map[string]string{"DNS_CAPTURE": "true", "CLUSTER_ID": "Kubernetes"}
+	outbound := []string{thrift, dubbo, "2001:db8::77_20881"}
 	for _, c := range []struct {
 		filter, want string
-	}{{"metaprotocol", meta}, {"http", http}} {
+		at           []string
+	}{
+		{"metaprotocol", meta, append(outbound, "virtualInbound:21001")},
+		{"http", http, outbound},
+	} {
 		text := printFilters(t, ns, "--filter", c.filter)
 		if err := mesh.Apply(t.Context(), text); err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
 		t.Cleanup(func() { _ = mesh.Delete(context.Background(), text) })
 		eventually(t, "istiod gives the filters to our proxies", func() error {
-			got := istiodListeners(t, ns, ours)
-			for _, l := range []string{thrift, dubbo} {
-				if !slices.Contains(got[l], c.want) || slices.Contains(got[l], tcp) {
-					return fmt.Errorf("%s has %v", l, got[l])
-				}
-			}
-			return nil
+			return disagree(istiodListeners(t, sidecarAt(ns, true)), c.at, c.want, tcp)
 		})
-		got := istiodListeners(t, ns, others)
-		for _, l := range []string{thrift, dubbo} {
-			if !slices.Contains(got[l], tcp) || slices.Contains(got[l], c.want) {
-				t.Errorf("a proxy without our bootstrap has %v at %s", got[l], l)
-			}
+		if err := disagree(istiodListeners(t, sidecarAt(ns, false)), c.at, tcp, c.want); err != nil {
+			t.Errorf("a proxy without our bootstrap: %v", err)
 		}
 	}
 	list, err := mesh.Dynamic.Resource(envoyFilterResource).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=metards"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Items) != 3 { // two outbound, which http replaced, and the inbound one of the Service
+	if len(list.Items) != 5 { // three outbound, which http replaced, and the inbound ones of inventory and returns
 		t.Errorf("there are %d EnvoyFilters", len(list.Items))
 	}
+}
+
+// disagree says which of the listeners lacks a filter, or has one that it should not have.
+func disagree(got map[string][]string, at []string, want, not string) error {
+	for _, l := range at {
+		if !slices.Contains(got[l], want) || slices.Contains(got[l], not) {
+			return fmt.Errorf("%s has %v", l, got[l])
+		}
+	}
+	return nil
 }

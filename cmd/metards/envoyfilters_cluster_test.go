@@ -93,7 +93,7 @@ func listeners(output string) string {
 func TestServicesOfTheAPIServerAreReadPageByPage(t *testing.T) {
 	const want = "240.0.0.1_20880 240.0.0.4_9090 240.0.0.5_9090 240.0.0.2_20880 240.0.0.3_20880" // by host
 	for name, l := range map[string]*lists{
-		"in order":                       {},
+		"in order":                        {},
 		"and anew when a page is too old": {expireAt: "2"},
 	} {
 		l.items = map[string][]string{

@@ -162,7 +162,7 @@ func (m *maker) addresses(s *Service) []place {
 func withoutAddress(s *Service) string {
 	switch {
 	case s.Headless:
-		return "a headless Service has no address that a listener is named by: give it a cluster IP, or declare a ServiceEntry with an address for another host"
+		return "a Service that is headless, or of type ExternalName, has no address that a listener is named by: give it a cluster IP, or declare a ServiceEntry with an address for another host"
 	case s.Kind == "Service":
 		return "it has no cluster IP that a listener is named by: read it from the API server, which has given it one, or write spec.clusterIP"
 	default:

@@ -197,16 +197,19 @@ func TestAServiceThatCannotHaveAFilterIsAWarningThatSaysWhatToDo(t *testing.T) {
 		service envoyfilter.Service
 		want    string
 	}{
-		"no address":            {with(func(s *envoyfilter.Service) { s.Addresses = nil }), "ServiceEntry shop/orders: it has no address that a listener is named by: write one"},
-		"unspecified address":   {with(func(s *envoyfilter.Service) { s.Addresses[0].Text = "0.0.0.0" }), "no address that a listener is named by"},
-		"a range":               {with(func(s *envoyfilter.Service) { s.Addresses[0].Text = "10.0.0.0/8" }), "the address 10.0.0.0/8 is a range"},
-		"no IP address":         {with(func(s *envoyfilter.Service) { s.Addresses[0].Text = "/run/socket" }), `the address "/run/socket" is no IP address`},
-		"headless":              {with(func(s *envoyfilter.Service) { s.Kind, s.Headless, s.Addresses = "Service", true, nil }), "a headless Service has no address"},
-		"a Service of a file":   {with(func(s *envoyfilter.Service) { s.Kind, s.Addresses = "Service", nil }), "it has no cluster IP"},
-		"an unknown protocol":   {with(func(s *envoyfilter.Service) { s.Ports[0].Name = "tcp-metaprotocol-mine" }), "port 20880: no codec is known for the application protocol \"mine\": give --codec mine=CODEC"},
-		"no third part":         {with(func(s *envoyfilter.Service) { s.Ports[0].Name = "tcp-metaprotocol" }), "has no third part"},
-		"HTTP by its protocol":  {with(func(s *envoyfilter.Service) { s.Ports[0].Declared = "http" }), "for http, so no proxy has a TCP listener"},
-		"gRPC by its port name": {with(func(s *envoyfilter.Service) { s.Ports[0] = port(1, "grpc-metaprotocol-dubbo"); s.Ports[0].Declared = "" }), "for grpc, so no proxy"},
+		"no address":           {with(func(s *envoyfilter.Service) { s.Addresses = nil }), "ServiceEntry shop/orders: it has no address that a listener is named by: write one"},
+		"unspecified address":  {with(func(s *envoyfilter.Service) { s.Addresses[0].Text = "0.0.0.0" }), "no address that a listener is named by"},
+		"a range":              {with(func(s *envoyfilter.Service) { s.Addresses[0].Text = "10.0.0.0/8" }), "the address 10.0.0.0/8 is a range"},
+		"no IP address":        {with(func(s *envoyfilter.Service) { s.Addresses[0].Text = "/run/socket" }), `the address "/run/socket" is no IP address`},
+		"headless":             {with(func(s *envoyfilter.Service) { s.Kind, s.Headless, s.Addresses = "Service", true, nil }), "a Service that is headless, or of type ExternalName, has no address"},
+		"a Service of a file":  {with(func(s *envoyfilter.Service) { s.Kind, s.Addresses = "Service", nil }), "it has no cluster IP"},
+		"an unknown protocol":  {with(func(s *envoyfilter.Service) { s.Ports[0].Name = "tcp-metaprotocol-mine" }), "port 20880: no codec is known for the application protocol \"mine\": give --codec mine=CODEC"},
+		"no third part":        {with(func(s *envoyfilter.Service) { s.Ports[0].Name = "tcp-metaprotocol" }), "has no third part"},
+		"HTTP by its protocol": {with(func(s *envoyfilter.Service) { s.Ports[0].Declared = "http" }), "for http, so no proxy has a TCP listener"},
+		"gRPC by its port name": {with(func(s *envoyfilter.Service) {
+			s.Ports[0] = port(1, "grpc-metaprotocol-dubbo")
+			s.Ports[0].Declared = ""
+		}), "for grpc, so no proxy"},
 	} {
 		filters, documents, problems := check(t, options(), c.service)
 		if len(filters) != 0 || len(problems) != 1 || !strings.Contains(problems[0].String(), c.want) {

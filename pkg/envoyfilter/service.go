@@ -23,7 +23,7 @@ type Service struct {
 	Created   time.Time
 	Hosts     []string
 	Addresses []Address
-	Headless  bool // a Kubernetes Service with clusterIP None
+	Headless  bool // a Kubernetes Service that will never have an address: clusterIP None, or type ExternalName
 	Ports     []Port
 	Selector  map[string]string // of the workloads behind it
 }
@@ -125,7 +125,7 @@ func (s *Service) decodeService(data json.RawMessage, domain string) error {
 		}
 	}
 	s.Hosts = []string{s.Name + "." + s.Namespace + ".svc." + domain}
-	s.Headless = spec.ClusterIP == "None"
+	s.Headless = spec.ClusterIP == "None" || spec.Type == "ExternalName"
 	s.Selector = spec.Selector
 	list := spec.ClusterIPs
 	if len(list) == 0 && spec.ClusterIP != "" {

@@ -27,6 +27,7 @@ func TestAddressesAreThoseThatIstiodNamesListenersBy(t *testing.T) {
 		"cluster IPs":                      {service + `{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1","fd00::1"]}}`, "[{10.0.0.1 } {fd00::1 }] false"},
 		"one cluster IP":                   {service + `{"clusterIP":"10.0.0.1"}}`, "[{10.0.0.1 }] false"},
 		"none of a headless Service":       {service + `{"clusterIP":"None","clusterIPs":["None"]}}`, "[] true"},
+		"none of another name":             {service + `{"type":"ExternalName","externalName":"a.example"}}`, "[] true"},
 		"none of a Service as it is first": {service + `{}}`, "[] false"},
 	} {
 		s, err := decode(t, c.text)

@@ -239,6 +239,28 @@ func TestReadCountsOtherKinds(t *testing.T) {
 	}
 }
 
+func TestObjectsOfAllKindsAreReadWholeIfTheyAreAskedFor(t *testing.T) {
+	entry := "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a}\nspec: {hosts: [a], addresses: [10.0.0.1]}\n"
+	dir := directory(t, "a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {clusterIP: 10.0.0.2}\n---\n"+entry, "b.yaml", entry, "c.yaml", entry+"---\n: [")
+	r, trees, err := ReadTrees(dir, Limits{})
+	must(t, err)
+	var got []string
+	for _, tree := range trees {
+		got = append(got, fmt.Sprintf("%s:%d %v %v", tree.File, tree.Line, tree.Value["spec"], tree.Object != nil && tree.Object == r.Objects[0]))
+	}
+	want := []string{
+		"a.yaml:1 map[clusterIP:10.0.0.2] false",
+		"a.yaml:6 map[addresses:[10.0.0.1] hosts:[a]] true",
+		"b.yaml:1 map[addresses:[10.0.0.1] hosts:[a]] false", // comes second, as r.Problems tells
+	}
+	for i := range got {
+		got[i] = strings.TrimPrefix(got[i], dir+"/")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestReadFailsOnlyIfTheDirectoryItselfCannotBeRead(t *testing.T) {
 	dir := directory(t, "a.yaml", "")
 	for path, want := range map[string]string{
