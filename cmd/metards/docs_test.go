@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/metards/metards/pkg/cachemgr"
+	"github.com/metards/metards/pkg/envoygate"
 	"github.com/metards/metards/pkg/istiowatch"
 	"github.com/metards/metards/pkg/kubestatus"
 	"github.com/metards/metards/pkg/kubewatch"
@@ -94,6 +95,7 @@ func metricsDoc(t *testing.T) string {
 	istiowatch.NewMetrics(&c)
 	kubewatch.NewMetrics(&c)
 	kubestatus.NewMetrics(&c)
+	envoygate.NewMetrics(&c)
 	registerStoodIn(&c, nil)
 	registerObjects(&c, nil)
 	registerProblems(&c, nil)

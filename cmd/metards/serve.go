@@ -21,6 +21,7 @@ import (
 
 	"github.com/metards/metards/pkg/admin"
 	"github.com/metards/metards/pkg/cachemgr"
+	"github.com/metards/metards/pkg/envoygate"
 	"github.com/metards/metards/pkg/kubestatus"
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
@@ -65,6 +66,7 @@ type server struct {
 	state    *statedir.Keeper   // nil if there is no state directory
 	status   *kubestatus.Writer // nil if MetaRouters do not come from the API server
 	facts    *statusFacts
+	gate     *envoygate.Gate // nil if tables are served without asking an Envoy
 	cache    *cachemgr.Manager
 	identity identity
 	ca       *tlsboot.MeshCA // nil if the certificate comes from files
@@ -98,9 +100,13 @@ func newServer(o serveFlags, log *slog.Logger) (*server, error) {
 	if s.state, err = s.newState(registry); err != nil {
 		return nil, err
 	}
+	if s.gate, err = o.gate.newGate(board, registry); err != nil {
+		return nil, err
+	}
 	if s.cache, err = cachemgr.New(cachemgr.Options{
 		Store: s.store, Spellings: spellings(), QuietPeriod: o.quietPeriod, MaxDelay: o.maxDelay,
 		Problems: board, Metrics: cachemgr.NewMetrics(registry), Log: log, Compiler: routes.Compile,
+		Gated: s.gate != nil,
 	}); err != nil {
 		return nil, err
 	}
@@ -181,6 +187,9 @@ func (s *server) unready() []string {
 	if s.ca != nil && !s.ca.Ready() {
 		out = append(out, s.ca.Trouble())
 	}
+	if s.gate != nil && s.gate.Trouble() != "" {
+		out = append(out, s.gate.Trouble())
+	}
 	for _, src := range s.sources {
 		if trouble := src.trouble(); trouble != "" && slices.ContainsFunc(missing, func(f mesh.Feed) bool { return slices.Contains(src.feeds, f) }) {
 			out = append(out, trouble)
@@ -213,6 +222,9 @@ func (s *server) run(ctx context.Context) error {
 		g.Go(func() error { return s.state.Run(ctx) })
 	}
 	g.Go(func() error { return s.cache.Run(ctx) })
+	if s.gate != nil {
+		g.Go(func() error { return s.gate.Run(ctx, s.cache) })
+	}
 	g.Go(func() error { return s.identity.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(pages, s.adminListener) })
 	g.Go(func() error {

@@ -20,6 +20,7 @@ type serveFlags struct {
 	adminListen     string
 	adminTLS        bool
 	identity        identityFlags
+	gate            gateFlags
 	authorize       string
 	limits          rdsserver.Limits
 	trustDomains    []string
@@ -50,6 +51,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	o.identity.register(f)
+	o.gate.register(f)
 	o.registerLimits(f)
 	o.sources.register(f)
 	o.mesh.register(f)
@@ -74,7 +76,7 @@ func (o *serveFlags) check() error {
 	if len(missing) > 0 {
 		return fmt.Errorf("%s must be given (to see it run without certificates of a mesh, try: metards demo)", strings.Join(missing, ", "))
 	}
-	if err := o.sources.check(); err != nil {
+	if err := errors.Join(o.sources.check(), o.gate.check()); err != nil {
 		return err
 	}
 	if len(o.trustDomains) == 0 {

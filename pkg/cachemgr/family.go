@@ -33,30 +33,38 @@ type variant struct {
 	problems []problem.Problem
 	kept     bool // the compilation failed, table is what the View had before
 	users    int  // entries that have it
+	judgement
 }
 
 // entry is one name as one View sees it.
 type entry struct {
 	family      *family
 	view        mesh.View
-	variant     *variant // nil before there is truth
+	variant     *variant // what the View's inputs give; nil before there is truth
+	served      *Table   // the variant's table, or the one before it while the gate keeps that back
 	subscribers map[*subscription]struct{}
 }
 
-func (e *entry) table() *Table {
+// wanted is the table that the View's inputs give, served or not.
+func (e *entry) wanted() *Table {
 	if e.variant == nil {
 		return nil
 	}
 	return e.variant.table
 }
 
-// use exchanges an entry's variant; nil is none.
-func (e *entry) use(v *variant) {
+// keptBack reports whether wanted is not served.
+func (e *entry) keptBack() bool { return e.variant != nil && e.variant.standing != passed }
+
+// use exchanges an entry's variant; nil is none. m.mu is held.
+func (m *Manager) use(e *entry, v *variant) {
 	if v != nil {
 		v.users++
+		m.docket.join(v)
 	}
 	if e.variant != nil {
 		e.variant.users--
+		m.docket.leave(e.variant)
 	}
 	e.variant = v
 }
@@ -74,9 +82,17 @@ func (m *Manager) refresh(f *family) (differs bool) {
 // update gives an entry the variant for what its View sees now, and reports whether its table differs. settle
 // has to follow where the variant was not in use before, or where the one before is not any more. m.mu is held.
 func (m *Manager) update(e *entry) (differs bool) {
-	before := e.table()
-	e.use(m.variantFor(e))
-	after := e.table()
+	m.use(e, m.variantFor(e))
+	return e.serve()
+}
+
+// serve makes the variant's table the one that is served, unless the gate keeps it back.
+func (e *entry) serve() (differs bool) {
+	before, after := e.served, e.variant.table
+	if e.keptBack() {
+		return false
+	}
+	e.served = after
 	if after == nil || before != nil && before.Version == after.Version {
 		return before != nil && after == nil
 	}
@@ -106,7 +122,7 @@ func (m *Manager) variantFor(e *entry) *variant {
 // compile makes the variant of an entry. A failure is a Problem, and leaves the entry's table as it was.
 func (m *Manager) compile(e *entry, l *mesh.Lens) (v *variant) {
 	m.metrics.compilations.Inc()
-	v = &variant{table: e.table(), trace: l.Trace()}
+	v = &variant{table: e.served, trace: l.Trace()}
 	var plan *routes.Plan
 	defer func() {
 		if r := recover(); r != nil {
@@ -127,6 +143,7 @@ func (m *Manager) compile(e *entry, l *mesh.Lens) (v *variant) {
 		return v
 	}
 	v.table = m.shared(e, table)
+	v.judgement = m.standing(e, v.table)
 	return v
 }
 
@@ -137,7 +154,7 @@ func (m *Manager) shared(e *entry, t *Table) *Table {
 			return v.table
 		}
 	}
-	if old := e.table(); old != nil && old.Version == t.Version {
+	if old := e.served; old != nil && old.Version == t.Version {
 		return old
 	}
 	return t
@@ -151,7 +168,7 @@ func (m *Manager) internal(e *entry, p *routes.Plan, detail string) problem.Prob
 	if p != nil {
 		out.Object = p.MetaRouter
 	}
-	if e.table() == nil {
+	if e.served == nil {
 		out.Consequence = "nothing is served under this name"
 	}
 	return out
@@ -165,6 +182,7 @@ func (m *Manager) settle(f *family) {
 	f.variants = slices.DeleteFunc(f.variants, func(v *variant) bool { return v.users == 0 })
 	for _, v := range f.variants {
 		problems = append(problems, v.problems...)
+		problems = append(problems, f.objections(v)...)
 		for _, h := range v.trace.Hosts() {
 			hosts[h] = struct{}{}
 		}

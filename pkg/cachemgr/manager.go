@@ -37,6 +37,8 @@ type Options struct {
 	Log         *slog.Logger
 	// Compiler is routes.Compile but in tests.
 	Compiler func(routes.Mesh, string) (*routes.Plan, []problem.Problem)
+	// Gated keeps each Table back until a gate says by Pass that it may be served.
+	Gated bool
 }
 
 // Manager is the cache. Its methods may be called concurrently.
@@ -57,6 +59,7 @@ type Manager struct {
 	families map[familyKey]*family
 	byHost   map[string]map[*family]struct{}
 	streams  map[*Stream]struct{}
+	docket   *docket // nil without a gate
 }
 
 // New returns a Manager without subscriptions.
@@ -64,12 +67,16 @@ func New(o Options) (*Manager, error) {
 	if o.Store == nil || len(o.Spellings) == 0 || o.Problems == nil || o.Metrics == nil || o.Log == nil || o.Compiler == nil {
 		return nil, errors.New("cachemgr: an option is missing")
 	}
-	return &Manager{
+	m := &Manager{
 		store: o.Store, spellings: o.Spellings, pace: pace{o.QuietPeriod, o.MaxDelay}, problems: o.Problems,
 		metrics: o.Metrics, log: o.Log, compiler: o.Compiler,
 		facts:    make(chan struct{}, 1),
 		families: map[familyKey]*family{}, byHost: map[string]map[*family]struct{}{}, streams: map[*Stream]struct{}{},
-	}, nil
+	}
+	if o.Gated {
+		m.docket = newDocket()
+	}
+	return m, nil
 }
 
 // Serves reports whether Tables of a type can be asked for.
@@ -106,10 +113,14 @@ func (m *Manager) renew() {
 		}
 		m.mu.Unlock()
 	}
-	if len(changed) > 0 {
-		m.log.Info("tables changed", "count", len(changed), "names", changed[:min(len(changed), maxLogged)])
-	}
+	m.logChanged(changed)
 	m.metrics.renewals.Observe(time.Since(began).Seconds())
+}
+
+func (m *Manager) logChanged(names []string) {
+	if len(names) > 0 {
+		m.log.Info("tables changed", "count", len(names), "names", names[:min(len(names), maxLogged)])
+	}
 }
 
 // Renewing reports whether changes that were taken from the store have not all reached the Tables.
@@ -179,7 +190,7 @@ func (m *Manager) entry(n Name, v mesh.View) *entry {
 		f.entries[v.Namespace] = e
 		if m.truth {
 			m.update(e)
-			if e.variant.users == 1 { // it is new: nobody else sees the same
+			if e.variant.users == 1 || e.keptBack() { // it is new: nobody else sees the same; or its Problem may differ
 				m.settle(f)
 			}
 		}
@@ -194,7 +205,7 @@ func (m *Manager) release(e *entry) {
 		return
 	}
 	f, last := e.family, e.variant != nil && e.variant.users == 1
-	e.use(nil)
+	m.use(e, nil)
 	delete(f.entries, e.view.Namespace)
 	m.metrics.tables.Dec()
 	if len(f.entries) > 0 {

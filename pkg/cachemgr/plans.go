@@ -33,8 +33,8 @@ func (m *Manager) Plans(v mesh.View, host string) (out []*routes.Plan, truth boo
 func (m *Manager) inUse(name string, v mesh.View) *routes.Plan {
 	for typeURL := range m.spellings {
 		if f := m.families[familyKey{Name{typeURL, name}, v.Gateway}]; f != nil {
-			if e := f.entries[v.Namespace]; e != nil && e.table() != nil {
-				return e.table().Plan
+			if e := f.entries[v.Namespace]; e != nil && e.served != nil {
+				return e.served.Plan
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // Programmed is how far a MetaRouter has come at the proxies of this replica.
 type Programmed struct {
 	Proxies  int // that are subscribed to a table made of it
-	UpToDate int // of those, that have accepted all of these tables as they are now
+	UpToDate int // of those, that have accepted all of these tables as they are now; what the gate keeps back nobody has
 	Rejected int // of those, that rejected one of them as it is now
 	// FirstError is "node: the proxy's text" of the first rejection, by node.
 	FirstError string
@@ -29,7 +29,7 @@ func (m *Manager) Programmed() map[problem.Object]Programmed {
 	for s := range m.streams {
 		who := proxy{s.peer.Node, s.peer.Identity}
 		for _, sub := range s.subscriptions {
-			t := sub.entry.table()
+			t := sub.entry.wanted()
 			if t == nil || t.Plan.MetaRouter == (problem.Object{}) {
 				continue
 			}
@@ -38,7 +38,7 @@ func (m *Manager) Programmed() map[problem.Object]Programmed {
 			}
 			p := byRouter[t.Plan.MetaRouter][who]
 			p.node = who.node
-			p.behind = p.behind || sub.acked.version != t.Version
+			p.behind = p.behind || sub.entry.keptBack() || sub.acked.version != t.Version
 			if sub.rejected.version == t.Version {
 				p.reason = cmp.Or(p.reason, sub.reason, "rejected without a reason")
 			}

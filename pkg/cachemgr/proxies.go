@@ -22,6 +22,7 @@ type State string
 // The states, in the order in which a name comes to them.
 const (
 	NothingToSend State = "nothing to send" // the name is not known; it is sent as soon as it is
+	KeptBack      State = "kept back"       // by the gate, and there is no table before it
 	Waiting       State = "waiting"         // to be sent, after the response before it is answered
 	Sent          State = "sent"            // not yet answered
 	Accepted      State = "accepted"
@@ -37,6 +38,14 @@ type TableState struct {
 	Sent     *FactState `json:"sent,omitempty"`
 	Accepted *FactState `json:"accepted,omitempty"`
 	Rejected *FactState `json:"rejected,omitempty"`
+	// KeptBack is the table that the gate keeps back; Current is then the one before it.
+	KeptBack *KeptBackState `json:"keptBack,omitempty"`
+}
+
+// KeptBackState is a version that the gate keeps back, and its objection; none while it has not judged.
+type KeptBackState struct {
+	Version   string `json:"version"`
+	Objection string `json:"objection,omitempty"`
 }
 
 // FactState is a version and when it was sent, accepted or rejected; Error is the proxy's text.
@@ -108,10 +117,15 @@ func (s *subscription) state() TableState {
 		Type: s.name.Type, Name: s.name.Name,
 		Sent: s.sent.state(""), Accepted: s.acked.state(""), Rejected: s.rejected.state(s.reason),
 	}
-	if t := s.entry.table(); t != nil {
+	if t := s.entry.served; t != nil {
 		out.Current = t.Version
 	}
+	if s.entry.keptBack() {
+		out.KeptBack = &KeptBackState{Version: s.entry.wanted().Version, Objection: s.entry.variant.objection}
+	}
 	switch {
+	case s.sent.version == "" && out.Current == "" && out.KeptBack != nil:
+		out.State = KeptBack
 	case s.sent.version == "" && out.Current == "":
 		out.State = NothingToSend
 	case out.Current != "" && out.Current != s.sent.version:
@@ -165,7 +179,7 @@ func (m *Manager) served(name string) []ServedTable {
 		}
 		at := map[*Table]int{} // a Table is of one family
 		for _, e := range f.entries {
-			t := e.table()
+			t := e.served
 			if t == nil {
 				continue
 			}

@@ -131,7 +131,7 @@ func (s *Stream) Next(typeURL string) *Table {
 			continue
 		}
 		sub.unqueue()
-		if t := sub.entry.table(); t != nil && t.Version != sub.sent.version {
+		if t := sub.entry.served; t != nil && t.Version != sub.sent.version {
 			sub.sent = fact{t.Version, time.Now()}
 			return t
 		}
@@ -178,7 +178,7 @@ func (s *Stream) add(n Name, again bool) {
 		return
 	}
 	sub.sent = fact{}
-	if sub.entry.table() != nil {
+	if sub.entry.served != nil {
 		sub.enqueue()
 	}
 }

@@ -44,6 +44,8 @@ const (
 	Contradiction   Reason = "Contradiction"   // two settings that cannot both hold
 	NoAddress       Reason = "NoAddress"       // a service that no listener is named by
 	UnknownCodec    Reason = "UnknownCodec"    // no codec for a port's application protocol
+	RefusedByEnvoy  Reason = "RefusedByEnvoy"  // a stock Envoy does not take the table
+	Unjudged        Reason = "Unjudged"        // Envoy, which is to judge tables, could not
 	Internal        Reason = "Internal"        // a fault of metards itself
 )
 
