@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/envoygate"
+	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
+	"github.com/metards/metards/pkg/routes"
 )
 
 // gateFlags say who judges tables before they are served.
@@ -42,4 +48,56 @@ func (o *gateFlags) newGate(board *problem.Board, registry *prometheus.Registry)
 		return nil, fmt.Errorf("--validate-with-envoy: %w", err)
 	}
 	return g, nil
+}
+
+// askEnvoy returns the Problems that an Envoy has with the tables of a directory.
+func (l *loaded) askEnvoy(ctx context.Context, o gateFlags) ([]problem.Problem, error) {
+	g, err := envoygate.New(envoygate.Options{
+		Path: o.envoy, Problems: problem.NewBoard(slog.New(slog.DiscardHandler)), Metrics: envoygate.NewMetrics(prometheus.NewRegistry()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--with-envoy: %w", err)
+	}
+	objections, err := g.Objections(ctx, l.tables())
+	if err != nil {
+		return nil, fmt.Errorf("--with-envoy: %w", err)
+	}
+	var out []problem.Problem
+	for t, objection := range objections {
+		p := problem.Problem{
+			Severity: problem.Error, Object: t.Plan.MetaRouter, Reason: problem.RefusedByEnvoy,
+			Detail: fmt.Sprintf("Envoy refuses the table %s: %s", t.Name.Name, objection),
+		}
+		for _, x := range l.reading.Objects {
+			if x.Ref() == p.Object {
+				p.File, p.Line = x.File, x.Line
+			}
+		}
+		out = append(out, p)
+	}
+	return problem.Sorted(out), nil
+}
+
+// tables are those of every client, each content once.
+func (l *loaded) tables() []*cachemgr.Table {
+	var out []*cachemgr.Table
+	known := map[string]bool{}
+	for _, host := range l.hosts() {
+		for _, client := range l.store.Clients(host) {
+			list, _ := l.compileHost(mesh.View{Namespace: client}, host)
+			for _, t := range list {
+				message, err := routes.RouteConfiguration(t.plan, t.name)
+				if err != nil {
+					continue // a Problem of validate
+				}
+				value, err := anypb.New(message)
+				if err != nil || known[string(value.GetValue())] {
+					continue
+				}
+				known[string(value.GetValue())] = true
+				out = append(out, &cachemgr.Table{Name: cachemgr.Name{Type: value.GetTypeUrl(), Name: t.name}, Any: value, Plan: t.plan})
+			}
+		}
+	}
+	return out
 }

@@ -18,12 +18,14 @@ func newValidate() *cobra.Command {
 	var m meshFlags
 	var output string
 	var strict bool
+	var envoy gateFlags
 	cmd := &cobra.Command{
 		Use:   "validate DIR",
 		Short: "Check a directory and print its Problems with file and line",
 		Long: "Check a directory of ServiceEntries, DestinationRules and MetaRouters, alone and together, and print the\n" +
 			"Problems with file, line, object, route and reason.\n\n" +
-			"Exit code: 0 no errors (warnings are printed), 1 errors, 2 the directory could not be read, or a wrong use.",
+			"Exit code: 0 no errors (warnings are printed), 1 errors, 2 the directory could not be read, the Envoy could not\n" +
+			"judge, or a wrong use.",
 		Example: "  metards validate examples/dubbo-canary",
 		Args:    exactlyOneDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,6 +37,13 @@ func newValidate() *cobra.Command {
 				return &exitError{2, err}
 			}
 			problems := l.validate()
+			if envoy.envoy != "" {
+				refusals, err := l.askEnvoy(cmd.Context(), envoy)
+				if err != nil {
+					return &exitError{2, err}
+				}
+				problems = problem.Sorted(append(problems, refusals...))
+			}
 			if output == "json" {
 				err = printProblemsJSON(cmd.OutOrStdout(), problems)
 			} else {
@@ -48,6 +57,7 @@ func newValidate() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings too")
+	cmd.Flags().StringVar(&envoy.envoy, "with-envoy", "", "an Envoy to put each table through (envoy --mode validate), as serve does with --validate-with-envoy")
 	m.register(cmd.Flags())
 	return cmd
 }

@@ -17,12 +17,17 @@ type Queue interface {
 	Waiting() <-chan struct{}
 	Unjudged(most, bytes int) []*cachemgr.Table
 	Candidates() int
+	Again()
+	Forget()
+	Verdicts
+}
+
+// Verdicts takes the verdict on each table that was handed out, or the table back.
+type Verdicts interface {
 	Pass([]*cachemgr.Table)
 	Refuse(t *cachemgr.Table, objection string)
 	PutOff(t *cachemgr.Table, objection string)
 	GiveBack([]*cachemgr.Table)
-	Again()
-	Forget()
 }
 
 // Options configure a Gate. Zero numbers and durations stand for their defaults.

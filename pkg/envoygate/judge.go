@@ -15,7 +15,7 @@ import (
 // judge finds the verdict on each of some tables. Where they do not pass together, each half is judged: so a bad
 // one is found and the others pass. It returns an error, and gives back what is left, if the binary does not
 // work at all or the context has ended.
-func (g *Gate) judge(ctx context.Context, q Queue, tables []*cachemgr.Table) error {
+func (g *Gate) judge(ctx context.Context, q Verdicts, tables []*cachemgr.Table) error {
 	objection, err := g.run(ctx, tables)
 	switch {
 	case ctx.Err() != nil:
