@@ -296,6 +296,20 @@ func TestWhatWasPutOffComesAgainAlone(t *testing.T) {
 	}
 }
 
+func TestWhatIsGivenBackAndWaitsAgainAlreadyIsJudgedOnce(t *testing.T) {
+	c := newCache(t, gated)
+	c.deliver(service("shop", "orders"))
+	s := c.open("a", "web", false)
+	s.Set(routes.RouteConfigurationType, []string{"orders.example_1"})
+	taken := c.candidate()
+	s.Set(routes.RouteConfigurationType, nil)
+	s.Set(routes.RouteConfigurationType, []string{"orders.example_1"})
+	c.GiveBack([]*cachemgr.Table{taken})
+	if got := c.Unjudged(10, 1<<20); len(got) != 1 {
+		t.Errorf("%d candidates, want 1", len(got))
+	}
+}
+
 // TestWhateverHappensOnlyPassedTablesAreServedAndTheNewestIsAtLast does random edits, comings, goings and
 // verdicts.
 func TestWhateverHappensOnlyPassedTablesAreServedAndTheNewestIsAtLast(t *testing.T) {

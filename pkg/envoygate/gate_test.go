@@ -30,11 +30,13 @@ const patience = 20 * time.Second
 const fakeEnvoy = `#!/bin/sh
 echo $$ >> "$0.runs"
 config=$(cat)
+[ -e "$0.broken" ] && echo out of order >&2 && exit 3
 case "$config" in
 *'"key":":path"'*) echo "error initializing configuration '/dev/fd/0': ':'-prefixed" >&2; exit 1 ;;
 *hang*) sleep 1000 & echo $! >> "$0.runs"; wait ;;
 *crash*) kill -SEGV $$ ;;
 *leave*) sleep 1000 & echo $! >> "$0.runs"; exit 0 ;;
+*mumble*) echo "error initializing configuration '/dev/fd/0': perhaps" >&2; kill -SEGV $$ ;;
 *bad*) echo noise >&2; echo "error initializing configuration '/dev/fd/0': bad
  word " >&2; exit 1 ;;
 esac
@@ -319,9 +321,9 @@ func TestOneBadTableOfAFullBatchHoldsNoOther(t *testing.T) {
 }
 
 func TestATableOnWhichEnvoyCrashesOrHangsHoldsNoOther(t *testing.T) {
-	for word, want := range map[string]string{"crash": "segmentation fault", "hang": "it had not finished after 300ms and was killed"} {
+	for word, want := range map[string]string{"crash": "segmentation fault", "mumble": "segmentation fault", "hang": "it had not finished after 1s and was killed"} {
 		t.Run(word, func(t *testing.T) {
-			s := newScene(t, timeout(300*time.Millisecond), func(o *envoygate.Options) { o.MaxPause = time.Hour })
+			s := newScene(t, timeout(time.Second))
 			s.put("good1", "good2", word, "good3", "good4")
 			s.run()
 			for _, w := range []string{"good1", "good2", "good3", "good4"} {
@@ -382,6 +384,27 @@ func TestABinaryThatIsMissingForATimeIsAProblemUntilItIsBack(t *testing.T) {
 	}
 	s.install(fakeEnvoy)
 	s.wantVerdict("waits", "passed")
+	s.wantVerdict("bad", "bad word")
+	s.eventually("the Problem is gone", func() bool { return len(s.problems.All()) == 0 })
+}
+
+func TestABinaryThatBreaksUnseenIsAProblemOfItsOwnAndOfNoTable(t *testing.T) {
+	s := newScene(t)
+	s.run()
+	s.put("before")
+	s.wantVerdict("before", "passed")
+	if err := os.WriteFile(s.path+".broken", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.put("good", "bad")
+	s.eventually("it is a Problem", func() bool { return len(s.problems.All()) == 1 })
+	if got := s.problems.All()[0].Detail; !strings.HasSuffix(got, "exit status 3: out of order") || s.wasPutOff("good") != "" || s.verdict("bad") != "" {
+		t.Errorf("the Problem is %q; of the tables it says %q, %q", got, s.wasPutOff("good"), s.verdict("bad"))
+	}
+	if err := os.Remove(s.path + ".broken"); err != nil {
+		t.Fatal(err)
+	}
+	s.wantVerdict("good", "passed")
 	s.wantVerdict("bad", "bad word")
 	s.eventually("the Problem is gone", func() bool { return len(s.problems.All()) == 0 })
 }
