@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/metards/metards/e2e/process"
 )
 
 // Cluster is a control plane on loopback: etcd, kube-apiserver and istiod.
@@ -33,9 +35,9 @@ type Cluster struct {
 
 	bin       string
 	ports     ports
-	etcd      *Process
-	apiserver *Process
-	istiod    *Process
+	etcd      *process.Process
+	apiserver *process.Process
+	istiod    *process.Process
 }
 
 type ports struct{ etcd, peer, api, grpc, secure, http, https, monitoring int }
@@ -58,7 +60,7 @@ func Start(ctx context.Context, dir string) (*Cluster, error) {
 	if c.bin, err = Binaries(); err != nil {
 		return c, err
 	}
-	list, err := freePorts(8)
+	list, err := process.FreePorts(8)
 	if err != nil {
 		return c, err
 	}
@@ -84,14 +86,14 @@ func (c *Cluster) Stop() {
 func (c *Cluster) startEtcd(context.Context) error {
 	client, peer := fmt.Sprintf("http://127.0.0.1:%d", c.ports.etcd), fmt.Sprintf("http://127.0.0.1:%d", c.ports.peer)
 	var err error
-	c.etcd, err = start(c.Dir, "etcd", filepath.Join(c.bin, "etcd"), nil,
+	c.etcd, err = process.Start(c.Dir, "etcd", filepath.Join(c.bin, "etcd"), nil,
 		"--data-dir", filepath.Join(c.Dir, "etcd"), "--unsafe-no-fsync", "--name=e2e", "--initial-cluster=e2e="+peer,
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer)
 	if err != nil {
 		return err
 	}
-	return c.etcd.ready(func() error { return get(http.DefaultClient, client+"/health") })
+	return c.etcd.Ready(func() error { return get(http.DefaultClient, client+"/health") })
 }
 
 func get(client *http.Client, url string) error {
@@ -123,7 +125,7 @@ func (c *Cluster) writeKeys(context.Context) error {
 func (c *Cluster) StartAPIServer(context.Context) error {
 	key := filepath.Join(c.Dir, "sa.key")
 	var err error
-	c.apiserver, err = start(c.Dir, "apiserver", filepath.Join(c.bin, "kube-apiserver"), nil,
+	c.apiserver, err = process.Start(c.Dir, "apiserver", filepath.Join(c.bin, "kube-apiserver"), nil,
 		fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", c.ports.etcd), fmt.Sprintf("--secure-port=%d", c.ports.api),
 		"--bind-address=127.0.0.1", "--endpoint-reconciler-type=none", "--cert-dir="+filepath.Join(c.Dir, "apiserver"),
 		"--authorization-mode=RBAC", "--token-auth-file="+filepath.Join(c.Dir, "tokens.csv"),
@@ -134,7 +136,7 @@ func (c *Cluster) StartAPIServer(context.Context) error {
 		return err
 	}
 	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // self-signed, loopback
-	return c.apiserver.ready(func() error { return get(insecure, c.server()+"/readyz") })
+	return c.apiserver.Ready(func() error { return get(insecure, c.server()+"/readyz") })
 }
 
 // StopAPIServer ends the API server at once.
@@ -186,7 +188,7 @@ func (c *Cluster) StartIstiod(context.Context) error {
 	}
 	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 	var err error
-	c.istiod, err = start(c.Dir, "istiod", filepath.Join(c.bin, "pilot-discovery"), []string{
+	c.istiod, err = process.Start(c.Dir, "istiod", filepath.Join(c.bin, "pilot-discovery"), []string{
 		"POD_NAMESPACE=istio-system", "POD_NAME=istiod-e2e", "INJECT_ENABLED=false", "VALIDATION_ENABLED=false",
 		"PILOT_CERT_PROVIDER=istiod", "CLUSTER_ID=Kubernetes", "ISTIOD_CUSTOM_HOST=localhost", "PILOT_ENABLE_METADATA_EXCHANGE=false",
 	}, "discovery", "--kubeconfig", c.Kubeconfig, "--meshConfig", config, "--grpcAddr", at(c.ports.grpc),
@@ -195,7 +197,7 @@ func (c *Cluster) StartIstiod(context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.istiod.ready(func() error { return get(http.DefaultClient, "http://"+at(c.ports.http)+"/ready") })
+	return c.istiod.Ready(func() error { return get(http.DefaultClient, "http://"+at(c.ports.http)+"/ready") })
 }
 
 // StopIstiod ends istiod at once.

@@ -6,11 +6,13 @@ import (
 	"io"
 	"net/http"
 	"os"
+
+	"github.com/metards/metards/e2e/process"
 )
 
 // Metards is a running metards.
 type Metards struct {
-	*Process
+	*process.Process
 	Listen string
 	Admin  string
 }
@@ -21,19 +23,19 @@ func (c *Cluster) StartMetards(name string, flags ...string) (*Metards, error) {
 	if binary == "" {
 		return nil, fmt.Errorf("METARDS is not set: run make e2e")
 	}
-	list, err := freePorts(2)
+	list, err := process.FreePorts(2)
 	if err != nil {
 		return nil, err
 	}
 	m := &Metards{Listen: fmt.Sprintf("127.0.0.1:%d", list[0]), Admin: fmt.Sprintf("127.0.0.1:%d", list[1])}
 	args := append([]string{"serve", "--listen", m.Listen, "--admin-listen", m.Admin, "--grace-period", "1s"}, flags...)
-	m.Process, err = start(c.Dir, name, binary, []string{"POD_NAME=" + name, "POD_NAMESPACE=istio-system"}, args...)
+	m.Process, err = process.Start(c.Dir, name, binary, []string{"POD_NAME=" + name, "POD_NAMESPACE=istio-system"}, args...)
 	return m, err
 }
 
 // Ready waits until /readyz says so.
 func (m *Metards) Ready(context.Context) error {
-	return m.ready(func() error {
+	return m.Process.Ready(func() error {
 		code, body := m.Get("/readyz")
 		if code != http.StatusOK {
 			return fmt.Errorf("/readyz: %s", body)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
+
+	"github.com/metards/metards/e2e/process"
 )
 
 func (c *Cluster) namespaces(ctx context.Context) error {
@@ -55,7 +57,7 @@ func (c *Cluster) installIstioCRDs(ctx context.Context) error {
 }
 
 func until(ctx context.Context, holds func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, process.Patience)
 	defer cancel()
 	for {
 		err := holds()

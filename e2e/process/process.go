@@ -1,12 +1,12 @@
-// Package cluster starts the real components on loopback: etcd, kube-apiserver, istiod and metards. In:
-// their binaries, built by make. Out: running processes, each ended by its id, also when a test fails, and
-// clients for them. Not here: assertions.
-package cluster
+// Package process runs the components that the tests need. In: a binary, its arguments, a directory for its
+// output. Out: a running process, ended by its id, also when the test fails. Not here: what the components are.
+package process
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// patience bounds the start and the end of each process.
-const patience = 90 * time.Second
+// Patience bounds the start of each process.
+const Patience = 90 * time.Second
 
 // Process is a running component whose output goes to a file.
 type Process struct {
@@ -30,8 +30,8 @@ type Process struct {
 	err   error
 }
 
-// start runs a binary with its output in dir/name.log. The kernel ends it if the test process dies.
-func start(dir, name, binary string, env []string, args ...string) (*Process, error) {
+// Start runs a binary with its output in dir/name.log. The kernel ends it if the test process dies.
+func Start(dir, name, binary string, env []string, args ...string) (*Process, error) {
 	log := filepath.Join(dir, name+".log")
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -86,8 +86,8 @@ func (p *Process) Log() string {
 	return string(data)
 }
 
-// tail is the end of the log, for error messages.
-func (p *Process) tail() string {
+// Tail is the end of the log, for error messages.
+func (p *Process) Tail() string {
 	data := []byte(p.Log())
 	if n := len(data) - 4000; n > 0 {
 		data = data[n:]
@@ -95,9 +95,9 @@ func (p *Process) tail() string {
 	return string(bytes.TrimSpace(data))
 }
 
-// ready waits until a condition holds; it fails early if the process ends.
-func (p *Process) ready(holds func() error) error {
-	deadline := time.Now().Add(patience)
+// Ready waits until a condition holds; it fails early if the process ends.
+func (p *Process) Ready(holds func() error) error {
+	deadline := time.Now().Add(Patience)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -107,25 +107,34 @@ func (p *Process) ready(holds func() error) error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%s ended: %w\n%s", p.name, errors.Join(p.err, err), p.tail())
+			return fmt.Errorf("%s ended: %w\n%s", p.name, errors.Join(p.err, err), p.Tail())
 		case <-tick.C:
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%s is not ready: %w\n%s", p.name, err, p.tail())
+				return fmt.Errorf("%s is not ready: %w\n%s", p.name, err, p.Tail())
 			}
 		}
 	}
 }
 
-// freePorts returns n ports that nothing listens on.
-func freePorts(n int) ([]int, error) {
+// Ended is closed when the process has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// lowest and highest bound the ports that FreePorts gives: below those that the kernel hands out to clients, so
+// that no outgoing connection takes the port of a component that is being restarted.
+const lowest, highest = 10000, 32000
+
+// FreePorts returns n ports that nothing listens on.
+func FreePorts(n int) ([]int, error) {
 	var out []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 100 * n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest)))
 		if err != nil {
-			return nil, err
+			continue
 		}
 		defer func() { _ = l.Close() }() // all at the end, so that no port comes twice
-		out = append(out, l.Addr().(*net.TCPAddr).Port)
+		if out = append(out, l.Addr().(*net.TCPAddr).Port); len(out) == n {
+			return out, nil
+		}
 	}
-	return out, nil
+	return nil, fmt.Errorf("no %d free ports between %d and %d", n, lowest, highest)
 }
