@@ -9,9 +9,9 @@ import (
 
 // orders is the service that most tests use, with a MetaRouter's routes after it.
 const (
-	ordersTable = "orders.shop.svc.cluster.local_20880"
-	ordersHost  = "orders.shop.svc.cluster.local"
-	orders      = `apiVersion: networking.istio.io/v1
+	ordersTable   = "orders.shop.svc.cluster.local_20880"
+	ordersHost    = "orders.shop.svc.cluster.local"
+	ordersService = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: orders, namespace: shop}
 spec:
@@ -20,21 +20,23 @@ spec:
   resolution: STATIC
   ports: [{number: 20880, name: tcp-metaprotocol-dubbo, protocol: TCP}]
 ---
-apiVersion: networking.istio.io/v1
+`
+	ordersRule = `apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: orders, namespace: shop}
 spec:
   host: orders.shop.svc.cluster.local
   subsets: [{name: v1}, {name: v2}, {name: v3}]
+---
 `
-	ordersRouter = orders + `---
-apiVersion: metaprotocol.aeraki.io/v1alpha1
+	ordersHead = `apiVersion: metaprotocol.aeraki.io/v1alpha1
 kind: MetaRouter
 metadata: {name: orders, namespace: shop}
 spec:
   hosts: [orders.shop.svc.cluster.local]
   routes:
 `
+	ordersRouter = ordersService + ordersRule + ordersHead
 )
 
 // to is a route to one subset, all requests if there is no condition.

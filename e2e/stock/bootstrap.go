@@ -111,7 +111,10 @@ func (b *Bootstrap) listener(table string) object {
 			"name": "http", "typed_config": object{
 				"@type":       "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
 				"stat_prefix": StatPrefix,
-				"rds":         object{"route_config_name": table, "config_source": b.source()},
+				// requests from loopback are from inside: their x-envoy-… headers stay
+				"use_remote_address":      true,
+				"internal_address_config": object{"cidr_ranges": list{object{"address_prefix": "127.0.0.0", "prefix_len": 8}}},
+				"rds":                     object{"route_config_name": table, "config_source": b.source()},
 				"http_filters": list{object{"name": "router", "typed_config": object{
 					"@type":                  "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
 					"suppress_envoy_headers": true,

@@ -87,7 +87,8 @@ func (e *Envoy) run(args ...string) error {
 	}
 	file := filepath.Join(e.dir, fmt.Sprintf("admin-address-%d", e.epoch))
 	args = append([]string{
-		"-c", filepath.Join(e.dir, "bootstrap.json"), "--admin-address-path", file, "--concurrency", "1", "--log-level", "info",
+		"-c", filepath.Join(e.dir, "bootstrap.json"), "--admin-address-path", file, "--concurrency", "1",
+		"--component-log-level", "misc:error", // no line for each deprecated field of each update
 	}, args...)
 	if e.Process, err = process.Start(e.dir, fmt.Sprintf("envoy-%d", e.epoch), binary, nil, args...); err != nil {
 		return err
@@ -165,9 +166,10 @@ func (e *Envoy) Address(listener string) (string, error) {
 
 // Tail is the end of the log and what the statistics say of the server, for error messages.
 func (e *Envoy) Tail() string {
-	page, err := e.Get("/stats?usedonly&filter=" + regexpQuery("rds.|control_plane|update_rejected|cluster.metards.(ssl|upstream_cx)"))
+	page, err := e.Get("/stats?usedonly&filter=" + regexpQuery("update_rejected|version_text|control_plane|cluster.metards.(ssl|upstream_cx_[tc])"))
 	if err != nil {
 		page = err.Error()
 	}
-	return page + "\n" + e.Process.Tail()
+	const most = 2000 // bytes; many tables say the same
+	return page[:min(len(page), most)] + "\n" + e.Process.Tail()
 }
