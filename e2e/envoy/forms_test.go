@@ -65,3 +65,31 @@ func TestEachStreamFormCarriesTrafficAndEdits(t *testing.T) {
 		})
 	}
 }
+
+// other is a second service with a route to one subset, to be put after the first one's routes.
+func other(subset string) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: stock, namespace: shop}
+spec:
+  hosts: [stock.shop.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 9090, name: tcp-metaprotocol-thrift, protocol: TCP}]
+---
+apiVersion: metaprotocol.aeraki.io/v1alpha1
+kind: MetaRouter
+metadata: {name: stock, namespace: shop}
+spec:
+  hosts: [stock.shop.svc.cluster.local]
+  routes:
+  - {name: all, route: [{destination: {host: stock.shop.svc.cluster.local, subset: %s}}]}
+`, subset)
+}
+
+const otherTable = "stock.shop.svc.cluster.local_9090"
+
+func otherCluster(subset string) string {
+	return "outbound|9090|" + subset + "|stock.shop.svc.cluster.local"
+}

@@ -237,3 +237,40 @@ func (s *scene) one(table string, attributes map[string]string) string {
 	s.t.Helper()
 	return stock.Short(s.ask(table, attributes).Who())
 }
+
+// load starts traffic to a table's listener.
+func (s *scene) load(table string) *stock.Load { return stock.StartLoad(s.address(table), nil) }
+
+// undisturbed waits until traffic has seen some more requests answered by an upstream, ends it, and checks that no
+// request has failed.
+func (s *scene) undisturbed(l *stock.Load, upstream string) {
+	s.t.Helper()
+	const more = 50
+	before := answered(l, upstream)
+	report.Until(s.t, "traffic goes on", fmt.Sprintf("%d more answers of %s", more, upstream), func() (string, bool, error) {
+		n := answered(l, upstream) - before
+		return fmt.Sprint(n), n >= more, nil
+	}, s)
+	s.unfailing(l)
+}
+
+func answered(l *stock.Load, short string) int {
+	n := 0
+	for who, count := range l.Now() {
+		if stock.Short(who) == short {
+			n += count
+		}
+	}
+	return n
+}
+
+// unfailing ends traffic and checks that no request has failed.
+func (s *scene) unfailing(l *stock.Load) {
+	s.t.Helper()
+	got := l.Stop()
+	seen := fmt.Sprintf("0 of %d", got.Total)
+	if len(got.Failed) > 0 {
+		seen = fmt.Sprintf("%d of %d, the first: %s", len(got.Failed), got.Total, got.Failed[0])
+	}
+	report.Is(s.t, "failed requests meanwhile", fmt.Sprintf("0 of %d", got.Total), seen)
+}

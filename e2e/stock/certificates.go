@@ -10,30 +10,32 @@ import (
 	"github.com/metards/metards/pkg/tlsboot"
 )
 
-// Certificates is a directory with cert.pem, key.pem and root.pem behind a symbolic link that is replaced as a
-// whole, as kubelet does it: a reader sees the old files or the new ones, never a mixture.
+// Certificates is a directory with cert.pem, key.pem and root.pem as kubelet makes it: the files are symbolic links
+// through one to a directory, which is replaced as a whole. A reader sees the old files or the new ones.
 type Certificates struct {
-	Dir string // holds the link; what watches for a change watches this
+	Dir string // what waits for a change watches this
 
 	version int
 }
 
-// NewCertificates makes the directory, without files.
+// NewCertificates makes the directory, without files that the links lead to.
 func NewCertificates(dir string) (*Certificates, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+	c := &Certificates{Dir: dir}
+	err := os.MkdirAll(dir, 0o700)
+	for _, file := range []string{c.Cert(), c.Key(), c.Root()} {
+		err = errors.Join(err, os.Symlink(filepath.Join("current", filepath.Base(file)), file))
 	}
-	return &Certificates{Dir: dir}, nil
+	return c, err
 }
 
 // Cert is the path of the certificate.
-func (c *Certificates) Cert() string { return filepath.Join(c.Dir, "current", "cert.pem") }
+func (c *Certificates) Cert() string { return filepath.Join(c.Dir, "cert.pem") }
 
 // Key is the path of its key.
-func (c *Certificates) Key() string { return filepath.Join(c.Dir, "current", "key.pem") }
+func (c *Certificates) Key() string { return filepath.Join(c.Dir, "key.pem") }
 
 // Root is the path of the trust roots.
-func (c *Certificates) Root() string { return filepath.Join(c.Dir, "current", "root.pem") }
+func (c *Certificates) Root() string { return filepath.Join(c.Dir, "root.pem") }
 
 // Put replaces all files at once.
 func (c *Certificates) Put(pair *tlsboot.Pair, roots ...*tlsboot.DevCA) error {
