@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/metards/metards/e2e/stock"
 	"github.com/metards/metards/internal/sampleproxy"
 )
 
@@ -53,15 +54,21 @@ func cluster(subset string) string { return "outbound|20880|" + subset + "|" + o
 func TestEachStreamFormCarriesTrafficAndEdits(t *testing.T) {
 	for _, form := range sampleproxy.Forms() {
 		t.Run(form.Name, func(t *testing.T) {
-			s := begin(t, options{rules: ordersRouter + to("all", "v1", ""), form: form, clusters: []string{cluster("v2")}})
+			s := begin(t, options{rules: ordersRouter + to("all", "v1", "") + other("v1"), form: form, clusters: []string{cluster("v2")}})
 			report.Soon(t, "the first table", "v1", s.who(ordersTable, nil), s)
 			report.Is(t, "connected_state", "1", s.now(ordersTable, "control_plane.connected_state"))
-			s.edit(ordersRouter + to("beta", "v2", "tier: {exact: beta}") + to("all", "v1", ""))
+			streams := "2 for two tables"
+			if form.ADS {
+				streams = "1 for two tables"
+			}
+			report.Is(t, "TLS connections, one for each stream", streams, s.stat("cluster.metards.ssl.handshake")+" for two tables")
+			s.edit(ordersRouter + to("beta", "v2", "tier: {exact: beta}") + to("all", "v1", "") + other("v1"))
 			report.Soon(t, "after an edit: tier=beta", "v2", s.who(ordersTable, map[string]string{"tier": "beta"}), s)
 			report.Is(t, "after an edit: others", "v1", s.one(ordersTable, nil))
 			report.Is(t, "update_success", "2", s.now(ordersTable, "update_success"))
 			report.Is(t, "update_rejected", "0", s.now(ordersTable, "update_rejected"))
 			report.Soon(t, "event log", "request sent ack sent ack", s.steps(ordersTable), s)
+			report.Is(t, "event log of the other table, which did not change", "request sent ack", stock.Steps(s.events(otherTable)))
 		})
 	}
 }

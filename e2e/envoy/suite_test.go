@@ -224,6 +224,14 @@ func (s *scene) now(table, name string) string {
 	return v
 }
 
+// stat reads one of Envoy's statistics once.
+func (s *scene) stat(name string) string {
+	s.t.Helper()
+	v, err := s.envoy.Stat(name)
+	s.must(err)
+	return v
+}
+
 // steps reads what the event log says of a table, in short.
 func (s *scene) steps(table string) func() (string, error) {
 	return func() (string, error) {
