@@ -110,3 +110,21 @@ func TestAnOutageOfMetardsChangesNothing(t *testing.T) {
 		})
 	}
 }
+
+func TestAnUnknownNameWaitsUntilTheServiceAppears(t *testing.T) {
+	for _, form := range sampleproxy.Forms() {
+		t.Run(form.Name, func(t *testing.T) {
+			s := begin(t, options{
+				rules: ordersRouter + to("all", "v1", ""), form: form, clusters: []string{otherCluster("v1")},
+				ports:     map[string]int{ordersTable: 0, otherTable: 0},
+				bootstrap: func(b *stock.Bootstrap) { b.FetchTimeout = "0.3s" },
+			})
+			report.Is(t, "the known name beside it: traffic", "v1", s.one(ordersTable, nil))
+			report.Is(t, "the unknown name: traffic", stock.NoRoute, s.one(otherTable, nil))
+			report.Is(t, "the unknown name: event log", "request", stock.Steps(s.events(otherTable)))
+			s.edit(ordersRouter + to("all", "v1", "") + other("v1"))
+			report.Soon(t, "the service appears: traffic", "v1", s.who(otherTable, nil), s)
+			report.Soon(t, "the service appears: event log", "request sent ack", s.steps(otherTable), s)
+		})
+	}
+}

@@ -50,10 +50,9 @@ type options struct {
 	clusters  []string         // beside those that the first tables name
 	ring      map[string][]string
 	runtime   map[string]any
-	ports     map[string]int // of tables; default: all tables, any port
-	hot       bool           // Envoy can be restarted hot
-	flags     []string       // of metards
-	noEnvoy   bool           // the test starts it
+	ports     map[string]int        // of tables; default: all tables, any port
+	hot       bool                  // Envoy can be restarted hot
+	prepare   func(*scene) []string // what metards needs beside the rules; returns flags
 	bootstrap func(*stock.Bootstrap)
 }
 
@@ -68,15 +67,19 @@ func begin(t *testing.T, o options) *scene {
 		s.edit(o.rules)
 	}
 	s.identities()
-	var err error
-	s.metards, err = stock.StartMetards(s.dir, s.server, append([]string{"--dir", s.rules, "--removal-delay", "100ms"}, o.flags...)...)
 	t.Cleanup(func() { s.end() })
-	s.must(err)
 	plans := s.plans()
 	for cluster, names := range o.ring {
 		s.must(s.upstreams.Several(cluster, names...))
 	}
 	s.must(s.upstreams.Start(append(stock.ClustersOf(plans), o.clusters...)...))
+	flags := []string{"--dir", s.rules, "--removal-delay", "100ms"}
+	if o.prepare != nil {
+		flags = append(flags, o.prepare(s)...)
+	}
+	var err error
+	s.metards, err = stock.StartMetards(s.dir, s.server, flags...)
+	s.must(err)
 	b := stock.Bootstrap{
 		Metards: s.metards.Listen, Certs: s.own, Form: o.form, Namespace: namespace, Tables: o.ports,
 		Clusters: s.upstreams.Clusters(), Runtime: o.runtime,
@@ -89,9 +92,6 @@ func begin(t *testing.T, o options) *scene {
 	}
 	if o.bootstrap != nil {
 		o.bootstrap(&b)
-	}
-	if o.noEnvoy {
-		return s
 	}
 	start := stock.StartEnvoy
 	if o.hot {

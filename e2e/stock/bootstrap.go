@@ -21,6 +21,8 @@ type Bootstrap struct {
 	Clusters []Cluster
 	// Runtime is what layered_runtime holds beside the defaults, such as re2.max_program_size.error_level.
 	Runtime map[string]any
+	// FetchTimeout is how long Envoy waits for a first table before it starts without; empty is Envoy's own, 15 s.
+	FetchTimeout string
 	// Dynamic takes listeners and clusters from metards as well; Form must be of ADS.
 	Dynamic bool
 }
@@ -35,8 +37,11 @@ type Cluster struct {
 // Node is the id of the Envoy's node, as Istio's agent makes it.
 func (b *Bootstrap) Node() string { return sampleproxy.Node("sidecar", "web-1", b.Namespace).GetId() }
 
+// Object is a message of Envoy's API as JSON has it.
+type Object = map[string]any
+
 type (
-	object = map[string]any
+	object = Object
 	list   = []any
 )
 
@@ -95,18 +100,30 @@ func ads() object { return object{"ads": object{}, "resource_api_version": "V3"}
 
 // source is where a table comes from.
 func (b *Bootstrap) source() object {
-	if b.Form.ADS {
-		return ads()
+	out := ads()
+	if !b.Form.ADS {
+		out = object{"api_config_source": b.grpc(), "resource_api_version": "V3"}
 	}
-	return object{"api_config_source": b.grpc(), "resource_api_version": "V3"}
+	if b.FetchTimeout != "" {
+		out["initial_fetch_timeout"] = b.FetchTimeout
+	}
+	return out
 }
 
 // StatPrefix is that of every listener's statistics.
 const StatPrefix = "web"
 
 func (b *Bootstrap) listener(table string) object {
+	return Listener(table, net.JoinHostPort("127.0.0.1", strconv.Itoa(b.Tables[table])), table, b.source())
+}
+
+// Listener is one that speaks HTTP and takes its routes under a name from a source; nil is the bootstrap's ADS.
+func Listener(name, hostPort, table string, source Object) Object {
+	if source == nil {
+		source = ads()
+	}
 	return object{
-		"name": table, "address": address(net.JoinHostPort("127.0.0.1", strconv.Itoa(b.Tables[table]))),
+		"name": name, "address": address(hostPort),
 		"filter_chains": list{object{"filters": list{object{
 			"name": "http", "typed_config": object{
 				"@type":       "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -114,7 +131,7 @@ func (b *Bootstrap) listener(table string) object {
 				// requests from loopback are from inside: their x-envoy-… headers stay
 				"use_remote_address":      true,
 				"internal_address_config": object{"cidr_ranges": list{object{"address_prefix": "127.0.0.0", "prefix_len": 8}}},
-				"rds":                     object{"route_config_name": table, "config_source": b.source()},
+				"rds":                     object{"route_config_name": table, "config_source": source},
 				"http_filters": list{object{"name": "router", "typed_config": object{
 					"@type":                  "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
 					"suppress_envoy_headers": true,
@@ -123,6 +140,14 @@ func (b *Bootstrap) listener(table string) object {
 		}}}},
 	}
 }
+
+// EDS is a cluster whose endpoints come by ADS.
+func EDS(name string) Object {
+	return object{"name": name, "type": "EDS", "connect_timeout": "1s", "eds_cluster_config": object{"eds_config": ads()}}
+}
+
+// Endpoints are the endpoints of a cluster.
+func Endpoints(cluster string, hostPorts ...string) Object { return assignment(cluster, hostPorts) }
 
 // metards is the cluster that the streams go to, with the SPIFFE id by which the server is known.
 func (b *Bootstrap) metards(files sdsFiles) object {

@@ -44,13 +44,14 @@ func Binary() (string, error) {
 // StartEnvoy starts an Envoy with its files in dir and waits until it is live: every listener has asked for its
 // table, and has it or has given up to wait.
 func StartEnvoy(dir string, b Bootstrap) (*Envoy, error) {
+
 	return start(dir, b, "--disable-hot-restart")
 }
 
 // StartHot starts an Envoy that Restart can hand over from. Its listeners must have ports.
 func StartHot(dir string, b Bootstrap) (*Envoy, error) {
 	file := filepath.Join(dir, "base-id")
-	e, err := start(dir, b, append([]string{"--use-dynamic-base-id", "--base-id-path", file}, handover...)...)
+	e, err := start(dir, b, "--use-dynamic-base-id", "--base-id-path", file)
 	if err != nil {
 		return e, err
 	}
@@ -59,8 +60,9 @@ func StartHot(dir string, b Bootstrap) (*Envoy, error) {
 	return e, err
 }
 
-// handover are the times of a hot restart: how long the old process answers what it has begun, then its end.
-var handover = []string{"--drain-time-s", "1", "--drain-strategy", "immediate", "--parent-shutdown-time-s", "3"}
+// draining are the times in which what is replaced, a listener or in a hot restart the whole process, answers what
+// it has begun. The defaults are minutes.
+var draining = []string{"--drain-time-s", "1", "--parent-shutdown-time-s", "3"}
 
 func start(dir string, b Bootstrap, args ...string) (*Envoy, error) {
 	files, err := writeSDS(dir, b.Certs)
@@ -77,7 +79,7 @@ func start(dir string, b Bootstrap, args ...string) (*Envoy, error) {
 // Restart starts a new process that takes over from this one, which ends by itself.
 func (e *Envoy) Restart() (*Envoy, error) {
 	next := &Envoy{Bootstrap: e.Bootstrap, dir: e.dir, epoch: e.epoch + 1, baseID: e.baseID}
-	return next, next.run(append([]string{"--base-id", e.baseID, "--restart-epoch", strconv.Itoa(next.epoch)}, handover...)...)
+	return next, next.run("--base-id", e.baseID, "--restart-epoch", strconv.Itoa(next.epoch))
 }
 
 func (e *Envoy) run(args ...string) error {
@@ -89,7 +91,7 @@ func (e *Envoy) run(args ...string) error {
 	args = append([]string{
 		"-c", filepath.Join(e.dir, "bootstrap.json"), "--admin-address-path", file, "--concurrency", "1",
 		"--component-log-level", "misc:error", // no line for each deprecated field of each update
-	}, args...)
+	}, append(draining, args...)...)
 	if e.Process, err = process.Start(e.dir, fmt.Sprintf("envoy-%d", e.epoch), binary, nil, args...); err != nil {
 		return err
 	}
