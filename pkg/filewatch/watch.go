@@ -110,17 +110,17 @@ func (w *Watcher) Run(ctx context.Context) error {
 		b.listen()
 		return nil
 	})
-	w.loop(ctx, b)
+	loop(ctx, b, w.look)
 	b.close()
 	return g.Wait()
 }
 
-// loop looks at the directory and waits until there is reason to look again. Four things can happen: the end
-// of ctx; a notification, which counts only after a rest, so that a storm of them does not keep a processor
-// busy; the time at which a file has settled or something is believed gone; the time of the next look at all.
-func (w *Watcher) loop(ctx context.Context, b *bell) {
+// loop looks and waits until there is reason to look again. Four things can happen: the end of ctx; a
+// notification, which counts only after a rest, so that a storm of them does not keep a processor busy; the
+// time at which a file has settled or something is believed gone; the time of the next look at all.
+func loop(ctx context.Context, b *bell, look func(*bell) (rest, pause time.Duration)) {
 	for {
-		rest, pause := w.look(b)
+		rest, pause := look(b)
 		rested, due := time.NewTimer(rest), time.NewTimer(pause)
 		var rang <-chan struct{}
 		for waiting := true; waiting; {
