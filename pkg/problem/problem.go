@@ -41,6 +41,7 @@ const (
 	SeveralHashKeys Reason = "SeveralHashKeys" // the destinations of a route hash by different keys
 	NeverMatches    Reason = "NeverMatches"    // a condition that can hardly hold
 	SeveralServices Reason = "SeveralServices" // a host declared in several namespaces
+	NoEndpoints     Reason = "NoEndpoints"     // a static cluster asks for endpoints that are not there
 	Contradiction   Reason = "Contradiction"   // two settings that cannot both hold
 	NoAddress       Reason = "NoAddress"       // a service that no listener is named by
 	UnknownCodec    Reason = "UnknownCodec"    // no codec for a port's application protocol

@@ -1,0 +1,285 @@
+package staticxds
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Tables is where a stream gets the routes that the file does not have. *cachemgr.Stream is one.
+type Tables interface {
+	// Set makes the names all that the stream is subscribed to of a type.
+	Set(typeURL string, names []string)
+	// Change subscribes to and unsubscribes from names of a type; what is subscribed to already is sent again.
+	Change(typeURL string, add, remove []string)
+	// Known reports whether there is a table of the name.
+	Known(typeURL, name string) bool
+}
+
+// Peer is whose stream it is.
+type Peer struct {
+	Stream   uint64 // its number
+	Node     string // id
+	Identity string
+	Delta    bool // the form of the stream; else it is state of the world
+}
+
+// Session is what one stream asks for and was sent. Its methods are for one goroutine at a time, but for those
+// of the debug page.
+type Session struct {
+	source *Source
+	tables Tables
+	peer   Peer
+	wake   func()
+
+	mu    sync.Mutex
+	set   *Set // as of the last look
+	types [kinds]subscription
+}
+
+// subscription is one kind on one stream.
+type subscription struct {
+	open     bool // there was a request
+	wildcard bool
+	names    map[string]struct{} // asked for by name
+
+	due      bool                 // an answer is owed although there may be nothing to say
+	unknown  map[string]struct{}  // delta: asked for, and the proxy is to be told that there are none
+	held     map[string]*Resource // as sent last, whatever the proxy said to it
+	taken    map[string]*Resource // state of the world, whole kinds: what the proxy accepted last
+	complete string               // version that was sent last without anything that is going
+	refused  map[string]struct{}  // names, also of tables, of which the proxy refused what was sent last
+
+	sent, accepted, rejected fact
+}
+
+// fact is a version, since when it holds, and the proxy's reason of a rejection.
+type fact struct {
+	version, reason string
+	at              time.Time
+}
+
+// Open adds a stream. wake is called when there may be something to send because the file changed; it must not
+// block nor call back.
+func (s *Source) Open(p Peer, tables Tables, wake func()) *Session {
+	x := &Session{source: s, tables: tables, peer: p, wake: wake}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[x] = struct{}{}
+	x.set = s.set
+	return x
+}
+
+// Close forgets the stream.
+func (x *Session) Close() {
+	x.source.mu.Lock()
+	defer x.source.mu.Unlock()
+	delete(x.source.sessions, x)
+}
+
+// Holds notes what a client says that it got from an earlier stream, with its first request of a type.
+func (x *Session) Holds(typeURL string, versions map[string]string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k, ok := kindOf(typeURL)
+	sub := &x.types[k]
+	if !ok || sub.open || len(versions) == 0 {
+		return
+	}
+	sub.held = make(map[string]*Resource, len(versions))
+	for name, version := range versions {
+		sub.held[name] = &Resource{Name: name, Version: version}
+	}
+}
+
+// Set makes the names all that the stream is subscribed to of a type, as in state of the world. No names in a
+// first request stand for all of a whole kind, and so they do until there are some.
+func (x *Session) Set(typeURL string, names []string) {
+	k, ok := kindOf(typeURL)
+	if !ok {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.look()
+	sub := &x.types[k]
+	wanted := make(map[string]struct{}, len(names))
+	star := len(names) == 0 && (!sub.open || sub.wildcard)
+	for _, n := range names {
+		if n == "*" {
+			star = true
+			continue
+		}
+		wanted[n] = struct{}{}
+	}
+	differs := !sub.open || len(wanted) != len(sub.names) || star != sub.wildcard
+	for n := range wanted {
+		_, had := sub.names[n]
+		differs = differs || !had
+	}
+	if !differs {
+		return
+	}
+	sub.open, sub.wildcard, sub.names = true, star && k.whole(), wanted
+	sub.due = k.whole() && sub.wants()
+	sub.forget()
+	if k == routes {
+		x.tables.Set(RouteType, x.forTables(wanted))
+		x.warn(wanted)
+	}
+}
+
+// Change subscribes to and unsubscribes from names of a type, as in delta. A first request without names
+// stands for all of a whole kind.
+func (x *Session) Change(typeURL string, add, remove []string) {
+	k, ok := kindOf(typeURL)
+	if !ok {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.look()
+	sub := &x.types[k]
+	first := !sub.open
+	if first {
+		sub.open, sub.names = true, map[string]struct{}{}
+		sub.wildcard = k.whole() && len(add) == 0
+		sub.due = sub.wildcard && len(sub.held) == 0
+	}
+	gone := make(map[string]struct{}, len(remove))
+	for _, n := range remove {
+		delete(sub.names, n)
+		gone[n] = struct{}{}
+		sub.wildcard = sub.wildcard && n != "*"
+	}
+	added := make(map[string]struct{}, len(add))
+	for _, n := range add {
+		if n == "*" {
+			sub.due = sub.due || k.whole() && !sub.wildcard && len(sub.held) == 0
+			sub.wildcard = k.whole()
+			continue
+		}
+		if !first {
+			delete(sub.held, n) // it is asked for again
+		}
+		sub.names[n], added[n] = struct{}{}, struct{}{}
+		if k != routes { // of routes an unknown name waits, as it does for tables
+			if sub.unknown == nil {
+				sub.unknown = map[string]struct{}{}
+			}
+			sub.unknown[n] = struct{}{}
+		}
+	}
+	sub.forget()
+	if k == routes {
+		x.tables.Change(RouteType, x.forTables(added), x.forTables(gone))
+		x.warn(added)
+	}
+}
+
+// Wants reports whether the stream is subscribed to anything of a type.
+func (x *Session) Wants(typeURL string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k, ok := kindOf(typeURL)
+	return ok && x.types[k].wants()
+}
+
+// Count returns how many names of all types the stream is subscribed to, without those of tables.
+func (x *Session) Count() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := 0
+	for k := range routes {
+		n += len(x.types[k].names)
+	}
+	return n + len(x.types[routes].names) - len(x.forTables(x.types[routes].names))
+}
+
+func (u *subscription) wants() bool { return u.wildcard || len(u.names) > 0 }
+
+// has reports whether a name is subscribed to.
+func (u *subscription) has(name string) bool {
+	_, ok := u.names[name]
+	return ok || u.wildcard
+}
+
+// forget drops what is known of names that are not subscribed to any more.
+func (u *subscription) forget() {
+	dropOthers(u.held, u.has)
+	dropOthers(u.taken, u.has)
+	dropOthers(u.refused, u.has)
+	dropOthers(u.unknown, u.has)
+}
+
+func dropOthers[V any](m map[string]V, keep func(string) bool) {
+	for name := range m {
+		if !keep(name) {
+			delete(m, name)
+		}
+	}
+}
+
+// forTables are the names that the file does not have: none before it was read, so that nothing is sent that it
+// hides.
+func (x *Session) forTables(names map[string]struct{}) []string {
+	if x.set == nil {
+		return nil
+	}
+	out := make([]string, 0, len(names))
+	for n := range names {
+		if x.set.types[routes].byName[n] == nil {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// warn tells of tables that the file hides.
+func (x *Session) warn(names map[string]struct{}) {
+	if x.set == nil {
+		return
+	}
+	for n := range names {
+		if x.set.types[routes].byName[n] != nil && x.tables.Known(RouteType, n) {
+			x.source.hide(n)
+		}
+	}
+}
+
+// look goes on to what the file says now, and moves names of routes between the file and the tables.
+func (x *Session) look() {
+	now := x.source.current()
+	if now == x.set {
+		return
+	}
+	before := x.set
+	x.set = now
+	var toTables, toFile []string
+	moved := map[string]struct{}{}
+	for k := range kinds {
+		sub := &x.types[k]
+		for n := range sub.refused { // it is not what was refused any more, if it was or is not there
+			if (before.has(k, n)) != now.has(k, n) {
+				delete(sub.refused, n)
+			}
+		}
+		if k.whole() || x.peer.Delta {
+			continue
+		}
+		dropOthers(sub.held, func(n string) bool { return now.has(k, n) }) // there is no way to take it back
+	}
+	for n := range x.types[routes].names {
+		switch was, is := before.has(routes, n), now.has(routes, n); {
+		case (was || before == nil) && !is:
+			toTables = append(toTables, n)
+		case !was && is:
+			toFile, moved[n] = append(toFile, n), struct{}{}
+		}
+	}
+	if len(toTables) > 0 || len(toFile) > 0 {
+		x.tables.Change(RouteType, toTables, toFile)
+		x.warn(moved)
+	}
+}
