@@ -22,6 +22,7 @@ import (
 	"github.com/metards/metards/pkg/kubewatch"
 	"github.com/metards/metards/pkg/rdsserver"
 	"github.com/metards/metards/pkg/statedir"
+	"github.com/metards/metards/pkg/staticxds"
 	"github.com/metards/metards/pkg/tlsboot"
 )
 
@@ -92,6 +93,7 @@ func metricsDoc(t *testing.T) string {
 	rdsserver.NewMetrics(&c)
 	tlsboot.NewMetrics(&c)
 	statedir.NewMetrics(&c)
+	staticxds.NewMetrics(&c)
 	istiowatch.NewMetrics(&c)
 	kubewatch.NewMetrics(&c)
 	kubestatus.NewMetrics(&c)

@@ -58,6 +58,7 @@ type Response struct {
 	Nonce     string
 	Resources []*anypb.Any
 	Names     []string // of the resources
+	Versions  []string // of the resources; delta
 	Removed   []string // delta
 	At        time.Time
 }
@@ -124,6 +125,7 @@ func (s *Stream) recv() (Response, error) {
 		for _, resource := range m.GetResources() {
 			r.Resources = append(r.Resources, resource.GetResource())
 			r.Names = append(r.Names, resource.GetName())
+			r.Versions = append(r.Versions, resource.GetVersion())
 		}
 		return r, nil
 	}
@@ -133,13 +135,28 @@ func (s *Stream) recv() (Response, error) {
 	}
 	r := Response{Type: m.GetTypeUrl(), Version: m.GetVersionInfo(), Nonce: m.GetNonce(), Resources: m.GetResources(), At: time.Now()}
 	for _, resource := range m.GetResources() {
-		named := &routev3.RouteConfiguration{}
-		if err := resource.UnmarshalTo(named); err != nil {
+		name, err := nameOf(resource)
+		if err != nil {
 			return Response{}, err
 		}
-		r.Names = append(r.Names, named.GetName())
+		r.Names = append(r.Names, name)
 	}
 	return r, nil
+}
+
+// nameOf returns the name of a resource of any type that is linked in.
+func nameOf(resource *anypb.Any) (string, error) {
+	m, err := resource.UnmarshalNew()
+	if err != nil {
+		return "", err
+	}
+	switch m := m.(type) {
+	case interface{ GetName() string }:
+		return m.GetName(), nil
+	case interface{ GetClusterName() string }:
+		return m.GetClusterName(), nil
+	}
+	return "", fmt.Errorf("a resource of type %s has no name", resource.GetTypeUrl())
 }
 
 // Responses yields the responses; it is closed when the stream ends, and Err then tells why.

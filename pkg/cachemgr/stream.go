@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/metards/metards/pkg/mesh"
+	"github.com/metards/metards/pkg/routes"
 )
 
 // Peer is whose stream it is. The streams of one node and identity are one proxy.
@@ -117,6 +118,24 @@ func (s *Stream) Wants(typeURL string) bool {
 		}
 	}
 	return false
+}
+
+// Known reports whether there is a Table of a name, whether or not the stream is subscribed to it.
+func (s *Stream) Known(typeURL, name string) bool {
+	m := s.manager
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if sub := s.subscriptions[Name{typeURL, name}]; sub != nil {
+		return sub.entry.served != nil
+	}
+	var plan *routes.Plan
+	if m.truth && m.Serves(typeURL) {
+		m.store.Read(s.peer.View, func(l *mesh.Lens) {
+			defer func() { _ = recover() }() // it is a Problem once somebody subscribes
+			plan, _ = m.compiler(l, name)
+		})
+	}
+	return plan != nil
 }
 
 // Next returns the next Table of a type that the proxy has to be sent, nil if there is none, and notes it

@@ -2,6 +2,7 @@ package rdsserver_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -79,4 +80,36 @@ func BenchmarkConnect(b *testing.B) {
 		x.accepted()
 		_ = cc.Close()
 	}
+}
+
+// BenchmarkQuietStreams is the memory of a stream that has its table and waits, with the client's half of it, as
+// B/stream.
+func BenchmarkQuietStreams(b *testing.B) {
+	const streams = 1000
+	for _, form := range sampleproxy.Forms() {
+		b.Run(form.Name, func(b *testing.B) {
+			for b.Loop() {
+				p := newPipeline(b)
+				p.deliver(service("orders"))
+				cc := p.dial("shop")
+				p.openOn(cc, form, sampleproxy.Node("sidecar", "first", "shop")).want(table("orders"))
+				before := memory()
+				for i := range streams {
+					x := p.openOn(cc, form, sampleproxy.Node("sidecar", fmt.Sprintf("app%d", i), "shop"))
+					x.want(table("orders"))
+					x.accepted()
+				}
+				b.ReportMetric(float64(memory()-before)/streams, "B/stream")
+				p.end()
+			}
+		})
+	}
+}
+
+func memory() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }

@@ -7,9 +7,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/anypb"
-
-	"github.com/metards/metards/pkg/cachemgr"
 )
 
 // request is what a proxy says, in either form.
@@ -19,17 +16,25 @@ type request struct {
 	version string // that the proxy holds; state of the world only
 	nonce   string // of the response that this answers, empty if it answers none
 	err     *rpcstatus.Status
-	names   []string // state of the world: the whole set
-	add     []string // delta
-	remove  []string // delta
+	names   []string          // state of the world: the whole set
+	add     []string          // delta
+	remove  []string          // delta
+	held    map[string]string // delta: versions by name that the proxy has from an earlier stream
 }
 
 // encoding is one form of the protocol on one stream.
 type encoding interface {
 	recv() (request, error)
-	send(t *cachemgr.Table, nonce string) error
-	// subscribe brings the stream's subscriptions to what a request says.
-	subscribe(s *cachemgr.Stream, r request)
+	send(r response, nonce string) error
+	// subscribe brings subscriptions to what a request says.
+	subscribe(s subscriptions, r request)
+	delta() bool
+}
+
+// subscriptions are those of one stream, to Tables or to static resources.
+type subscriptions interface {
+	Set(typeURL string, names []string)
+	Change(typeURL string, add, remove []string)
 }
 
 type sotw struct {
@@ -49,14 +54,12 @@ func (e *sotw) recv() (request, error) {
 	}, nil
 }
 
-func (e *sotw) send(t *cachemgr.Table, nonce string) error {
-	return e.stream.Send(&discoveryv3.DiscoveryResponse{
-		VersionInfo: t.Version, Resources: []*anypb.Any{t.Any}, TypeUrl: t.Type, Nonce: nonce,
-	})
+func (e *sotw) send(r response, nonce string) error {
+	return e.stream.Send(r.sotw(nonce))
 }
 
 // subscribe passes over the same set again: each answer repeats all names, and n names are answered n times.
-func (e *sotw) subscribe(s *cachemgr.Stream, r request) {
+func (e *sotw) subscribe(s subscriptions, r request) {
 	if r.typeURL == e.typeURL && slices.Equal(r.names, e.names) {
 		return
 	}
@@ -64,26 +67,27 @@ func (e *sotw) subscribe(s *cachemgr.Stream, r request) {
 	s.Set(r.typeURL, r.names)
 }
 
-type delta struct {
+func (*sotw) delta() bool { return false }
+
+type deltas struct {
 	stream grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
 }
 
-func (e delta) recv() (request, error) {
+func (e *deltas) recv() (request, error) {
 	r, err := e.stream.Recv()
 	if err != nil {
 		return request{}, err
 	}
 	return request{
 		node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), err: r.GetErrorDetail(),
-		add: r.GetResourceNamesSubscribe(), remove: r.GetResourceNamesUnsubscribe(),
+		add: r.GetResourceNamesSubscribe(), remove: r.GetResourceNamesUnsubscribe(), held: r.GetInitialResourceVersions(),
 	}, nil
 }
 
-func (e delta) send(t *cachemgr.Table, nonce string) error {
-	return e.stream.Send(&discoveryv3.DeltaDiscoveryResponse{
-		SystemVersionInfo: t.Version, TypeUrl: t.Type, Nonce: nonce,
-		Resources: []*discoveryv3.Resource{{Name: t.Name.Name, Version: t.Version, Resource: t.Any}},
-	})
+func (e *deltas) send(r response, nonce string) error {
+	return e.stream.Send(r.delta(nonce))
 }
 
-func (delta) subscribe(s *cachemgr.Stream, r request) { s.Change(r.typeURL, r.add, r.remove) }
+func (*deltas) subscribe(s subscriptions, r request) { s.Change(r.typeURL, r.add, r.remove) }
+
+func (*deltas) delta() bool { return true }

@@ -28,6 +28,7 @@ type Event struct {
 	Type    string    `json:"type,omitempty"`
 	Names   []string  `json:"names,omitempty"`
 	Dropped []string  `json:"unsubscribed,omitempty"` // delta only
+	Removed []string  `json:"removed,omitempty"`      // delta only
 	Version string    `json:"version"`                // empty in a first request: the proxy holds nothing
 	Nonce   string    `json:"nonce,omitempty"`
 	Error   string    `json:"error,omitempty"`

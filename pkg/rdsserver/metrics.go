@@ -24,8 +24,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		sent:      counter("metards_responses_sent_total", "Responses sent; each carries one table."),
-		sentBytes: counter("metards_response_table_bytes_total", "Bytes of the tables in them."),
+		sent:      counter("metards_responses_sent_total", "Responses sent; each carries one table, or static resources of one type."),
+		sentBytes: counter("metards_response_table_bytes_total", "Bytes of the tables and static resources in them."),
 		accepted:  counter("metards_responses_accepted_total", "Responses that the proxy took (ACK)."),
 		rejected:  counter("metards_responses_rejected_total", "Responses that the proxy refused (NACK)."),
 		timeouts:  counter("metards_responses_unanswered_total", "Streams ended because a response was not answered in time."),

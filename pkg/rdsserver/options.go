@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/metards/metards/pkg/staticxds"
 )
 
 // Options configure a Server.
@@ -16,6 +18,8 @@ type Options struct {
 	Metrics *Metrics    // required
 	Log     *slog.Logger
 	Events  *EventLog // nil for none
+	// Static is served on ADS, to whoever may have a stream, beside the Tables; nil for nothing.
+	Static *staticxds.Source
 
 	Authorize       Authorize     // for whom proxies may speak; default AuthorizeNamespace
 	TrustDomains    []string      // of client certificates; required

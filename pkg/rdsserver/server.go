@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/metards/metards/pkg/cachemgr"
+	"github.com/metards/metards/pkg/staticxds"
 )
 
 // Cache is what the server asks of the cache. *cachemgr.Manager is one.
@@ -34,7 +35,9 @@ type Cache interface {
 // Server serves RDS and ADS.
 type Server struct {
 	cache           Cache
-	types           []string
+	static          *staticxds.Source // nil if there is none
+	order           []string          // types, in the order in which they are sent
+	gates           int               // how many of the first of them hold back what follows until they are answered
 	rdsType         string
 	trustDomains    atomic.Pointer[[]string]
 	mode            Authorize
@@ -64,10 +67,13 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cache: o.Cache, types: o.Types, rdsType: o.Types[0], clients: o.Clients, mode: cmp.Or(o.Authorize, AuthorizeNamespace),
+		cache: o.Cache, static: o.Static, order: o.Types, rdsType: o.Types[0], clients: o.Clients, mode: cmp.Or(o.Authorize, AuthorizeNamespace),
 		maxNames: cmp.Or(o.MaxNames, 10_000), limits: o.Limits.withDefaults(),
 		responseTimeout: cmp.Or(o.ResponseTimeout, 30*time.Second), gracePeriod: cmp.Or(o.GracePeriod, 10*time.Second),
 		metrics: o.Metrics, log: o.Log, events: o.Events, pusher: newPusher(), streams: map[*stream]struct{}{},
+	}
+	if s.static != nil {
+		s.order, s.gates = slices.Concat(staticxds.Types(), o.Types), len(staticxds.Types())
 	}
 	s.door = newDoor(s)
 	s.SetTrustDomains(o.TrustDomains)
@@ -254,7 +260,7 @@ func (r rds) StreamRoutes(g routeservicev3.RouteDiscoveryService_StreamRoutesSer
 }
 
 func (r rds) DeltaRoutes(g routeservicev3.RouteDiscoveryService_DeltaRoutesServer) error {
-	return r.server.serve(g.Context(), "DeltaRoutes", false, delta{g})
+	return r.server.serve(g.Context(), "DeltaRoutes", false, &deltas{g})
 }
 
 func (rds) FetchRoutes(context.Context, *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
@@ -272,5 +278,5 @@ func (a ads) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_
 }
 
 func (a ads) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return a.server.serve(g.Context(), "DeltaAggregatedResources", true, delta{g})
+	return a.server.serve(g.Context(), "DeltaAggregatedResources", true, &deltas{g})
 }

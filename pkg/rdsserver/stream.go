@@ -16,6 +16,7 @@ import (
 
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/mesh"
+	"github.com/metards/metards/pkg/staticxds"
 )
 
 // stream is one stream of a proxy. Its goroutine waits for requests; a pusher's worker sends what changed
@@ -31,21 +32,22 @@ type stream struct {
 
 	mu       sync.Mutex
 	wire     encoding
-	node     node             // of the first request
-	identity string           // whose it is
-	cache    *cachemgr.Stream // nil before the first request
-	pending  []pending        // at most one for each type
-	parked   []string         // types asked for on ADS that are not served
+	node     node               // of the first request
+	identity string             // whose it is
+	cache    *cachemgr.Stream   // nil before the first request
+	static   *staticxds.Session // nil before the stream asks for what may have static resources
+	pending  []pending          // at most one for each type
+	parked   []string           // types asked for on ADS that are not served
 	closed   bool
 }
 
 // pending is a response that the proxy has not answered yet. Until it does nothing else of the type is
 // sent: the newest Table goes out then.
 type pending struct {
-	table *cachemgr.Table
-	nonce string
-	timer *time.Timer // ends the stream of a proxy that never answers
-	owed  bool        // the timer runs
+	response response
+	nonce    string
+	timer    *time.Timer // ends the stream of a proxy that never answers
+	owed     bool        // the timer runs
 }
 
 // run is the stream's life: it returns the status that the proxy gets.
@@ -93,6 +95,9 @@ func (s *stream) close() {
 	s.pending = nil
 	if s.cache != nil {
 		s.server.proxies.leave(proxy{s.identity, s.node.id})
+		if s.static != nil {
+			s.static.Close()
+		}
 		s.cache.Close()
 		s.server.events.Write(Event{Event: EventStreamClosed, Stream: s.id, Node: s.node.id})
 	}
@@ -111,7 +116,7 @@ func (s *stream) handle(ctx context.Context, r request) error {
 	if r.typeURL == "" && !s.ads {
 		r.typeURL = s.server.rdsType
 	}
-	if !s.server.cache.Serves(r.typeURL) || !s.ads && r.typeURL != s.server.rdsType {
+	if !s.mayBeStatic(r.typeURL) && !s.server.cache.Serves(r.typeURL) || !s.ads && r.typeURL != s.server.rdsType {
 		return s.park(r.typeURL)
 	}
 	if err := checkWords(r.names, r.add, r.remove); err != nil {
@@ -121,10 +126,14 @@ func (s *stream) handle(ctx context.Context, r request) error {
 		return s.server.limited(limitNames, s.identity, codes.ResourceExhausted, "%d names in one request, at most %d are allowed", n, s.server.maxNames)
 	}
 	s.answer(r)
-	s.wire.subscribe(s.cache, r)
+	to, err := s.subscriptionsFor(r)
+	if err != nil {
+		return err
+	}
+	s.wire.subscribe(to, r)
 	s.owe(r.typeURL)
-	if n := s.cache.Count(); n > s.server.maxNames {
-		return s.server.limited(limitNames, s.identity, codes.ResourceExhausted, "%d names on one stream, at most %d are allowed", n, s.server.maxNames)
+	if err := s.checkCount(); err != nil {
+		return err
 	}
 	return s.send()
 }
@@ -199,16 +208,13 @@ func (s *stream) answer(r request) {
 		if r.err == nil {
 			event.Event = EventAck
 			s.server.metrics.accepted.Inc()
-			s.cache.Accepted(p.table)
+			s.accepted(p.response)
 		} else {
 			reason := clip(r.err.GetMessage())
 			event.Event, event.Error = EventNack, reason
 			s.server.metrics.rejected.Inc()
-			s.cache.Rejected(p.table, reason)
-			if s.server.logged.first("rejected " + p.table.Name.Name + " " + p.table.Version + " " + reason) {
-				s.server.log.Warn("a proxy rejected a table; it is sent again when its bytes differ", "name", p.table.Name.Name,
-					"version", p.table.Version, "node", s.node.id, "error", reason)
-			}
+			s.rejected(p.response, reason)
+			s.logRejected(p.response, reason)
 		}
 	}
 	s.server.events.Write(event)
@@ -217,11 +223,11 @@ func (s *stream) answer(r request) {
 // owe stops the wait for an answer while the proxy wants nothing of the type: an Envoy whose last subscription
 // went away ignores a response that was on its way. Its next request may bring the nonce all the same.
 func (s *stream) owe(typeURL string) {
-	i := slices.IndexFunc(s.pending, func(p pending) bool { return p.table.Type == typeURL })
-	if i < 0 {
+	p := s.outstanding(typeURL)
+	if p == nil {
 		return
 	}
-	p, owed := &s.pending[i], s.cache.Wants(typeURL)
+	owed := s.wants(typeURL)
 	switch {
 	case p.owed && !owed:
 		p.timer.Stop()
@@ -243,31 +249,61 @@ func (s *stream) advance() {
 	}
 }
 
-// send sends, for each type without a pending response, the next Table. mu is held.
+// outstanding returns the response of a type that the proxy has not answered, nil if there is none.
+func (s *stream) outstanding(typeURL string) *pending {
+	i := slices.IndexFunc(s.pending, func(p pending) bool { return p.response.typeURL() == typeURL })
+	if i < 0 {
+		return nil
+	}
+	return &s.pending[i]
+}
+
+// send sends, for each type without a pending response, what is next. Static clusters, endpoints and listeners
+// have to be answered before what may name them is sent; but Envoy answers clusters only once it has their
+// endpoints. What is taken away comes last of all. mu is held.
 func (s *stream) send() error {
-	for _, typeURL := range s.server.types {
-		if slices.ContainsFunc(s.pending, func(p pending) bool { return p.table.Type == typeURL }) {
-			continue
+	waiting := false
+	for i, typeURL := range s.server.order {
+		if waiting && typeURL != staticxds.EndpointType {
+			return nil
 		}
-		t := s.cache.Next(typeURL)
-		if t == nil {
-			continue
+		p := s.outstanding(typeURL)
+		if p == nil {
+			if err := s.sendOne(s.next(typeURL)); err != nil {
+				return err
+			}
+			p = s.outstanding(typeURL)
 		}
-		if s.server.draining.Load() {
-			return errStopping
-		}
-		nonce := newNonce()
-		s.pending = append(s.pending, pending{t, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout), true})
-		s.server.events.Write(Event{
-			Event: EventSent, Stream: s.id, Node: s.node.id, Type: t.Type, Names: []string{t.Name.Name}, Version: t.Version, Nonce: nonce,
-		})
-		s.server.metrics.sent.Inc()
-		s.server.metrics.sentBytes.Add(float64(len(t.Any.GetValue())))
-		if err := s.wire.send(t, nonce); err != nil {
-			return fmt.Errorf("send %s: %w", t.Name.Name, err)
-		}
+		waiting = waiting || p != nil && p.owed && i < s.server.gates
+	}
+	return s.sendOne(s.removal())
+}
+
+// sendOne sends a response, if it is one, and waits for its answer.
+func (s *stream) sendOne(r response) error {
+	if r.none() {
+		return nil
+	}
+	if s.server.draining.Load() {
+		return errStopping
+	}
+	nonce := newNonce()
+	s.pending = append(s.pending, pending{r, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout), true})
+	s.tellSent(r, nonce)
+	if err := s.wire.send(r, nonce); err != nil {
+		return fmt.Errorf("send %q: %w", r.names(), err)
 	}
 	return nil
+}
+
+// tellSent is by itself because a quiet stream keeps the stack that its goroutine once needed, and grpc, called
+// next, needs the most.
+func (s *stream) tellSent(r response, nonce string) {
+	s.server.events.Write(Event{
+		Event: EventSent, Stream: s.id, Node: s.node.id, Type: r.typeURL(), Names: r.names(), Removed: r.removed(), Version: r.version(), Nonce: nonce,
+	})
+	s.server.metrics.sent.Inc()
+	s.server.metrics.sentBytes.Add(float64(r.size()))
 }
 
 // timeout ends the stream of a proxy that does not answer, so that it starts afresh: either the send is
