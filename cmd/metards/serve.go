@@ -28,6 +28,7 @@ import (
 	"github.com/metards/metards/pkg/rdsserver"
 	"github.com/metards/metards/pkg/routes"
 	"github.com/metards/metards/pkg/statedir"
+	"github.com/metards/metards/pkg/staticxds"
 	"github.com/metards/metards/pkg/tlsboot"
 )
 
@@ -69,8 +70,9 @@ type server struct {
 	gate     *envoygate.Gate // nil if tables are served without asking an Envoy
 	cache    *cachemgr.Manager
 	identity identity
-	ca       *tlsboot.MeshCA // nil if the certificate comes from files
-	foreign  []string        // trust domains with anchors of their own
+	ca       *tlsboot.MeshCA   // nil if the certificate comes from files
+	foreign  []string          // trust domains with anchors of their own
+	static   *staticxds.Source // nil if there is no file
 	rds      *rdsserver.Server
 	admin    *admin.Server
 	events   *os.File // nil if there is none to close
@@ -113,10 +115,13 @@ func newServer(o serveFlags, log *slog.Logger) (*server, error) {
 	if err := s.newIdentity(tlsboot.NewMetrics(registry)); err != nil {
 		return nil, err
 	}
+	if s.static, err = o.newStatic(board, registry, log); err != nil {
+		return nil, err
+	}
 	if err := s.serveTo(o, registry); err != nil {
 		return nil, err
 	}
-	pages := admin.Options{Mesh: s.store, Cache: s.cache, Problems: board, Metrics: registry, Unready: s.unready, Log: log}
+	pages := admin.Options{Mesh: s.store, Cache: s.cache, Static: s.static, Problems: board, Metrics: registry, Unready: s.unready, Log: log}
 	if o.adminTLS {
 		pages.TLS, pages.TrustDomains = s.identity.ServerConfig(), s.rds.TrustDomains
 		pages.RootNamespace = func() string { return s.store.Settings().RootNamespace }
@@ -125,6 +130,18 @@ func newServer(o serveFlags, log *slog.Logger) (*server, error) {
 		return nil, err
 	}
 	return s, s.open()
+}
+
+// newStatic builds the source of static resources, nil if there is none.
+func (o *serveFlags) newStatic(board *problem.Board, registry *prometheus.Registry, log *slog.Logger) (*staticxds.Source, error) {
+	if o.staticResources == "" {
+		return nil, nil
+	}
+	s, err := staticxds.New(staticxds.Options{File: o.staticResources, Problems: board, Metrics: staticxds.NewMetrics(registry), Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("--static-resources: %w", err)
+	}
+	return s, nil
 }
 
 // spellings are the resource types that Plans are written in.
@@ -152,7 +169,7 @@ func (s *server) serveTo(o serveFlags, registry *prometheus.Registry) error {
 	}
 	var err error
 	s.rds, err = rdsserver.New(rdsserver.Options{
-		Cache: s.cache, TLS: s.identity.ServerConfig(), Types: []string{routes.RouteConfigurationType},
+		Cache: s.cache, Static: s.static, TLS: s.identity.ServerConfig(), Types: []string{routes.RouteConfigurationType},
 		Metrics: rdsserver.NewMetrics(registry), Log: s.log, Events: events,
 		TrustDomains: slices.Concat(o.trustDomains, s.foreign), Authorize: rdsserver.Authorize(o.authorize), Limits: o.limits, Clients: s.identity.Trust(),
 		MaxNames: o.maxNames, ResponseTimeout: o.responseTimeout, GracePeriod: o.gracePeriod, ConnectionAge: o.connectionAge,
@@ -190,6 +207,11 @@ func (s *server) unready() []string {
 	if s.gate != nil && s.gate.Trouble() != "" {
 		out = append(out, s.gate.Trouble())
 	}
+	if s.static != nil {
+		if waiting := s.static.Waiting(); waiting != "" {
+			out = append(out, waiting)
+		}
+	}
 	for _, src := range s.sources {
 		if trouble := src.trouble(); trouble != "" && slices.ContainsFunc(missing, func(f mesh.Feed) bool { return slices.Contains(src.feeds, f) }) {
 			out = append(out, trouble)
@@ -220,6 +242,9 @@ func (s *server) run(ctx context.Context) error {
 	}
 	if s.state != nil {
 		g.Go(func() error { return s.state.Run(ctx) })
+	}
+	if s.static != nil {
+		g.Go(func() error { return s.static.Run(ctx) })
 	}
 	g.Go(func() error { return s.cache.Run(ctx) })
 	if s.gate != nil {

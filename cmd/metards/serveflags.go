@@ -19,6 +19,7 @@ type serveFlags struct {
 	listen          string
 	adminListen     string
 	adminTLS        bool
+	staticResources string
 	identity        identityFlags
 	gate            gateFlags
 	authorize       string
@@ -40,6 +41,8 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.listen, "listen", ":15010", "address that proxies connect to")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:15014", "address of health, metrics and debug pages")
 	f.BoolVar(&o.adminTLS, "admin-tls", false, "serve the admin port with TLS, so that client certificates of the root namespace see the debug pages from elsewhere")
+	f.StringVar(&o.staticResources, "static-resources", "",
+		"YAML or JSON file of clusters, endpoints, listeners and routes in Envoy's own form, served on ADS to every authorized proxy of any namespace; read again when it is replaced")
 	f.StringSliceVar(&o.trustDomains, "trust-domain", []string{"cluster.local"}, "trust domain of the mesh; further ones are aliases")
 	f.DurationVar(&o.quietPeriod, "quiet-period", 100*time.Millisecond, "after a first change, which goes out at once, later ones wait until there was none for this long")
 	f.DurationVar(&o.maxDelay, "max-delay", time.Second, "the longest that changes wait for the quiet period")

@@ -21,6 +21,7 @@ import (
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
 	"github.com/metards/metards/pkg/routes"
+	"github.com/metards/metards/pkg/staticxds"
 )
 
 // Mesh is what the pages tell of the store. *mesh.Store is one.
@@ -35,10 +36,11 @@ type Cache interface {
 	Plans(v mesh.View, host string) (plans []*routes.Plan, truth bool)
 }
 
-// Options configure a Server. All fields are required, but for those of TLS.
+// Options configure a Server. All fields are required, but for Static and those of TLS.
 type Options struct {
 	Mesh     Mesh
 	Cache    Cache
+	Static   *staticxds.Source // nil if there are no static resources
 	Problems *problem.Board
 	Metrics  prometheus.Gatherer
 	// Unready lists what keeps the server from being ready; empty means ready.
@@ -78,6 +80,7 @@ func New(o Options) (*Server, error) {
 		"GET /debug/tables":           s.tables,
 		"GET /debug/tables/{name...}": s.tables,
 		"GET /debug/explain":          s.explain,
+		"GET /debug/static":           s.static,
 		"GET /debug/mem":              mem,
 		"GET /debug/pprof/":           pprof.Index,
 		"GET /debug/pprof/profile":    pprof.Profile,
@@ -189,6 +192,14 @@ func (s *Server) tables(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	s.write(w, page)
+}
+
+func (s *Server) static(w http.ResponseWriter, _ *http.Request) {
+	if s.options.Static == nil {
+		http.Error(w, "there are no static resources: serve has no --static-resources", http.StatusNotFound)
+		return
+	}
+	s.write(w, s.options.Static.State())
 }
 
 func (s *Server) write(w http.ResponseWriter, page any) {

@@ -79,6 +79,16 @@ func TestListsOfNothingAreEmptyAndNotNull(t *testing.T) {
 	}
 }
 
+func TestWithoutStaticResourcesTheirPageSaysSo(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/debug/static", nil)
+	r.RemoteAddr = "127.0.0.1:1234"
+	w := httptest.NewRecorder()
+	newServer(t, ready).ServeHTTP(w, r)
+	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "--static-resources") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	for missing, want := range map[string]int{"": http.StatusOK, "waiting for the MetaRouters": http.StatusServiceUnavailable} {
 		s := newServer(t, func() []string { return strings.FieldsFunc(missing, func(r rune) bool { return r == ';' }) })
