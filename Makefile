@@ -91,10 +91,11 @@ generated: ## Check that generated files and go.mod are what their sources give
 E2E_BIN := $(CURDIR)/.cache/bin
 
 .PHONY: e2e-tools
-e2e-tools: ## Build etcd, kube-apiserver and istiod
+e2e-tools: ## Build etcd, kube-apiserver, istiod and the sidecars' pilot-agent
 	@mkdir -p $(E2E_BIN)
 	cd e2e/tools/etcd && $(GO) build -o $(E2E_BIN)/etcd go.etcd.io/etcd/server/v3
 	cd e2e/tools/istio && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/pilot-discovery istio.io/istio/pilot/cmd/pilot-discovery
+	cd e2e/tools/istio && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/pilot-agent istio.io/istio/pilot/cmd/pilot-agent
 	cd e2e/tools/kubernetes && $(GO) build -ldflags '-s -w' -o $(E2E_BIN)/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 
 .PHONY: envoy
@@ -106,7 +107,7 @@ e2e-envoy: build envoy ## Run the tests with a stock Envoy as the client
 	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) $(GO) test -count=1 -v -timeout 20m ./envoy
 
 .PHONY: e2e
-e2e: build e2e-tools ## Run the tests against a real istiod and a real Kubernetes API server
+e2e: build e2e-tools envoy ## Run the tests against a real istiod, Kubernetes API server and sidecar
 	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) \
 	  METARDS_E2E_ISTIO_CRDS=$$(cd tools/istio && $(GO) list -m -f '{{.Dir}}' istio.io/istio)/manifests/charts/base/files/crd-all.gen.yaml \
 	  $(GO) test -count=1 -v -timeout 30m .

@@ -32,6 +32,16 @@ type Process struct {
 
 // Start runs a binary with its output in dir/name.log. The kernel ends it if the test process dies.
 func Start(dir, name, binary string, env []string, args ...string) (*Process, error) {
+	return start(dir, name, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, binary, env, args)
+}
+
+// StartParent is Start for a binary that has children and ends them on SIGTERM, which is what it gets if the test
+// process dies. Children that are left when it has ended are ended too: they are in its process group.
+func StartParent(dir, name, binary string, env []string, args ...string) (*Process, error) {
+	return start(dir, name, &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}, binary, env, args)
+}
+
+func start(dir, name string, attr *syscall.SysProcAttr, binary string, env, args []string) (*Process, error) {
 	log := filepath.Join(dir, name+".log")
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -41,12 +51,15 @@ func Start(dir, name, binary string, env []string, args ...string) (*Process, er
 	p := &Process{name: name, log: log, cmd: exec.Command(binary, args...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = out, out, dir
 	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = attr
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
 		err := p.cmd.Wait()
+		if attr.Setpgid {
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		}
 		p.mu.Lock()
 		p.err = err
 		p.mu.Unlock()
