@@ -45,7 +45,9 @@ func run(m *testing.M) int {
 		return 1
 	}
 	fmt.Printf("etcd, kube-apiserver and istiod are up after %s\n", time.Since(began).Round(time.Second))
-	return m.Run()
+	code := m.Run()
+	report.Print(os.Stdout)
+	return code
 }
 
 func installMetaRouterCRD(ctx context.Context) error {

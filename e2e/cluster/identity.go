@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -90,6 +91,32 @@ func (c *Cluster) sign(ctx context.Context, token string, csr []byte) ([]byte, e
 		return nil, errors.New("CSR: a chain without root")
 	}
 	return []byte(strings.Join(resp.GetCertChain()[:len(resp.GetCertChain())-1], "")), nil
+}
+
+// Stranger makes a certificate for a mesh identity that no CA of the mesh has signed: it is of a CA of the same
+// organization and name that has another key.
+func (c *Cluster) Stranger(namespace, account string) (*Pair, error) {
+	caKey, err1 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err2 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"cluster.local"}}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		URIs:        []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: fmt.Sprintf("/ns/%s/sa/%s", namespace, account)}},
+	}
+	cert, err1 := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
+	der, err2 := x509.MarshalPKCS8PrivateKey(key)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	return c.write(namespace+"-"+account+"-stranger",
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
 func (c *Cluster) roots() (*x509.CertPool, error) {

@@ -15,6 +15,8 @@ type Metards struct {
 	*process.Process
 	Listen string
 	Admin  string
+
+	start func() (*process.Process, error)
 }
 
 // StartMetards starts the binary of METARDS with the given flags beside those for its addresses.
@@ -29,8 +31,16 @@ func (c *Cluster) StartMetards(name string, flags ...string) (*Metards, error) {
 	}
 	m := &Metards{Listen: fmt.Sprintf("127.0.0.1:%d", list[0]), Admin: fmt.Sprintf("127.0.0.1:%d", list[1])}
 	args := append([]string{"serve", "--listen", m.Listen, "--admin-listen", m.Admin, "--grace-period", "1s"}, flags...)
-	m.Process, err = process.Start(c.Dir, name, binary, []string{"POD_NAME=" + name, "POD_NAMESPACE=istio-system"}, args...)
-	return m, err
+	m.start = func() (*process.Process, error) {
+		return process.Start(c.Dir, name, binary, []string{"POD_NAME=" + name, "POD_NAMESPACE=istio-system"}, args...)
+	}
+	return m, m.Start()
+}
+
+// Start starts it anew after Stop, with the same flags and addresses.
+func (m *Metards) Start() (err error) {
+	m.Process, err = m.start()
+	return err
 }
 
 // Ready waits until /readyz says so.
