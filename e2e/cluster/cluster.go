@@ -46,9 +46,9 @@ const adminToken = "e2e-admin"
 
 // Binaries is the directory with the components' binaries, which make e2e builds.
 func Binaries() (string, error) {
-	dir := os.Getenv("METARDS_E2E_BIN")
+	dir := os.Getenv("E2E_BIN")
 	if dir == "" {
-		return "", errors.New("METARDS_E2E_BIN is not set: run make e2e")
+		return "", errors.New("E2E_BIN is not set: run make e2e")
 	}
 	return dir, nil
 }

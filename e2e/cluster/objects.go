@@ -38,10 +38,10 @@ func (c *Cluster) Namespaces(ctx context.Context, names ...string) error {
 
 // installIstioCRDs applies the CRDs of the Istio module that istiod was built from.
 func (c *Cluster) installIstioCRDs(ctx context.Context) error {
-	file := os.Getenv("METARDS_E2E_ISTIO_CRDS")
+	file := os.Getenv("E2E_ISTIO_CRDS")
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("METARDS_E2E_ISTIO_CRDS: %w", err)
+		return fmt.Errorf("E2E_ISTIO_CRDS: %w", err)
 	}
 	if err := c.Apply(ctx, string(data)); err != nil {
 		return err

@@ -101,6 +101,6 @@ func (c *Cluster) mountPod(ctx context.Context, dir string, o SidecarOptions) er
 
 // istioFile is a file of the Istio module that the components were built from.
 func istioFile(path string) string {
-	root, _, _ := strings.Cut(os.Getenv("METARDS_E2E_ISTIO_CRDS"), "/manifests/")
+	root, _, _ := strings.Cut(os.Getenv("E2E_ISTIO_CRDS"), "/manifests/")
 	return filepath.Join(root, path)
 }

@@ -50,7 +50,7 @@ func gateServe(t *testing.T, part string) *gateServer {
 	}
 	cmd := exec.Command(os.Getenv("METARDS"), "serve", "--dir", s.dir, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
 		"--cert", filepath.Join(certs, "server.pem"), "--key", filepath.Join(certs, "server-key.pem"), "--root", filepath.Join(certs, "root.pem"),
-		"--grace-period", "50ms", "--validate-with-envoy", filepath.Join(os.Getenv("METARDS_E2E_BIN"), "envoy"))
+		"--grace-period", "50ms", "--validate-with-envoy", filepath.Join(os.Getenv("E2E_BIN"), "envoy"))
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

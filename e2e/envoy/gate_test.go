@@ -54,9 +54,9 @@ type gateProblem struct {
 // gateValidate runs metards validate --with-envoy on a directory.
 func gateValidate(t *testing.T, dir string) []gateProblem {
 	t.Helper()
-	metards, bin := os.Getenv("METARDS"), os.Getenv("METARDS_E2E_BIN")
+	metards, bin := os.Getenv("METARDS"), os.Getenv("E2E_BIN")
 	if metards == "" || bin == "" {
-		t.Fatal("METARDS and METARDS_E2E_BIN are not set: run make e2e")
+		t.Fatal("METARDS and E2E_BIN are not set: run make e2e")
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(metards, "validate", dir, "--output", "json", "--with-envoy", filepath.Join(bin, "envoy"))

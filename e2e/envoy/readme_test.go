@@ -132,7 +132,7 @@ func openShell(t *testing.T) *shell {
 		s.must(err)
 		s.must(os.WriteFile(file, []byte(s.ports.Replace(string(data))), 0o644))
 	}
-	for link, binary := range map[string]string{"bin/metards": os.Getenv("METARDS"), ".cache/bin/envoy": filepath.Join(os.Getenv("METARDS_E2E_BIN"), "envoy")} {
+	for link, binary := range map[string]string{"bin/metards": os.Getenv("METARDS"), ".cache/bin/envoy": filepath.Join(os.Getenv("E2E_BIN"), "envoy")} {
 		s.must(os.MkdirAll(filepath.Join(dir, filepath.Dir(link)), 0o755))
 		s.must(os.Symlink(binary, filepath.Join(dir, link)))
 	}

@@ -30,9 +30,9 @@ type Envoy struct {
 
 // Binary is the path of the Envoy that make envoy fetched.
 func Binary() (string, error) {
-	dir := os.Getenv("METARDS_E2E_BIN")
+	dir := os.Getenv("E2E_BIN")
 	if dir == "" {
-		return "", errors.New("METARDS_E2E_BIN is not set: run make e2e-envoy")
+		return "", errors.New("E2E_BIN is not set: run make e2e-envoy")
 	}
 	binary := filepath.Join(dir, "envoy")
 	if _, err := os.Stat(binary); err != nil {
