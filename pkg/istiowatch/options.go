@@ -48,9 +48,10 @@ type Node struct {
 	Domain    string // of the cluster; default "cluster.local"
 }
 
-// id is of type router: istiod pushes to routers whatever changes, to sidecars only what their namespace sees.
+// id is of type waypoint: istiod pushes to a waypoint whatever changes. To sidecars and routers it does not push
+// an edit of a ServiceEntry that their namespace does not see, although its lists have it.
 func (n Node) id() string {
-	return fmt.Sprintf("router~%s~%s.%s~%s.svc.%s", n.IP, n.Pod, n.Namespace, n.Namespace, n.Domain)
+	return fmt.Sprintf("waypoint~%s~%s.%s~%s.svc.%s", n.IP, n.Pod, n.Namespace, n.Namespace, n.Domain)
 }
 
 // Options configure a Watcher.

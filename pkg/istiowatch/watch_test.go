@@ -134,7 +134,7 @@ func TestTheFirstRequestSaysWhoWeAre(t *testing.T) {
 	var requests []*discovery.DiscoveryRequest
 	s.change(func() { requests = slices.Clone(s.requests) })
 	node := requests[0].GetNode()
-	if want := "router~10.1.2.3~metards-0.istio-system~istio-system.svc.cluster.local"; node.GetId() != want {
+	if want := "waypoint~10.1.2.3~metards-0.istio-system~istio-system.svc.cluster.local"; node.GetId() != want {
 		t.Errorf("node id %q, want %q", node.GetId(), want)
 	}
 	want := map[string]any{"GENERATOR": "api", "NAMESPACE": "istio-system"}
