@@ -1,6 +1,9 @@
 package rdsserver
 
 import (
+	"fmt"
+	"time"
+
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -78,4 +81,31 @@ func (r response) delta(nonce string) *discoveryv3.DeltaDiscoveryResponse {
 		out.Resources = append(out.Resources, &discoveryv3.Resource{Name: x.Name, Version: x.Version, Resource: x.Any})
 	}
 	return out
+}
+
+// sendOne sends a response, if it is one, and waits for its answer.
+func (s *stream) sendOne(r response) error {
+	if r.none() {
+		return nil
+	}
+	if s.server.draining.Load() {
+		return errStopping
+	}
+	nonce := newNonce()
+	s.pending = append(s.pending, pending{r, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout), true})
+	s.tellSent(r, nonce)
+	if err := s.wire.send(r, nonce); err != nil {
+		return fmt.Errorf("send %q: %w", r.names(), err)
+	}
+	return nil
+}
+
+// tellSent is by itself because a quiet stream keeps the stack that its goroutine once needed, and grpc, called
+// next, needs the most.
+func (s *stream) tellSent(r response, nonce string) {
+	s.server.events.Write(Event{
+		Event: EventSent, Stream: s.id, Node: s.node.id, Type: r.typeURL(), Names: r.names(), Removed: r.removed(), Version: r.version(), Nonce: nonce,
+	})
+	s.server.metrics.sent.Inc()
+	s.server.metrics.sentBytes.Add(float64(r.size()))
 }

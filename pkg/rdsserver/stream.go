@@ -3,7 +3,6 @@ package rdsserver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
@@ -277,33 +276,6 @@ func (s *stream) send() error {
 		waiting = waiting || p != nil && p.owed && i < s.server.gates
 	}
 	return s.sendOne(s.removal())
-}
-
-// sendOne sends a response, if it is one, and waits for its answer.
-func (s *stream) sendOne(r response) error {
-	if r.none() {
-		return nil
-	}
-	if s.server.draining.Load() {
-		return errStopping
-	}
-	nonce := newNonce()
-	s.pending = append(s.pending, pending{r, nonce, time.AfterFunc(s.server.responseTimeout, s.timeout), true})
-	s.tellSent(r, nonce)
-	if err := s.wire.send(r, nonce); err != nil {
-		return fmt.Errorf("send %q: %w", r.names(), err)
-	}
-	return nil
-}
-
-// tellSent is by itself because a quiet stream keeps the stack that its goroutine once needed, and grpc, called
-// next, needs the most.
-func (s *stream) tellSent(r response, nonce string) {
-	s.server.events.Write(Event{
-		Event: EventSent, Stream: s.id, Node: s.node.id, Type: r.typeURL(), Names: r.names(), Removed: r.removed(), Version: r.version(), Nonce: nonce,
-	})
-	s.server.metrics.sent.Inc()
-	s.server.metrics.sentBytes.Add(float64(r.size()))
 }
 
 // timeout ends the stream of a proxy that does not answer, so that it starts afresh: either the send is

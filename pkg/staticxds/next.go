@@ -14,7 +14,8 @@ type Response struct {
 	Removed   []string    // by name; delta only
 
 	kind    kind
-	changed []string // names that the proxy does not have so, if it takes it
+	changed []string // names that the proxy does not have so
+	missing []string // names that it has, and that a final response in state of the world has not
 	going   bool     // it has resources that the file does not have any more
 }
 
@@ -88,7 +89,7 @@ func (x *Session) Removal() *Response {
 		return nil
 	}
 	for k := kinds - 1; k >= 0; k-- {
-		if len(x.types[k].refused) > 0 {
+		if x.refuses(k) {
 			return nil
 		}
 		if r := x.removal(k); r != nil {
@@ -98,13 +99,23 @@ func (x *Session) Removal() *Response {
 	return nil
 }
 
+// refuses reports whether the proxy refuses what the file says of a kind, or that it says nothing.
+func (x *Session) refuses(k kind) bool {
+	for name, version := range x.types[k].refused {
+		if x.set.versionOf(k, name) == version {
+			return true
+		}
+	}
+	return false
+}
+
 func (x *Session) removal(k kind) *Response {
 	sub := &x.types[k]
 	var going []string
 	for name, r := range sub.held {
 		switch {
 		case x.set.has(k, name):
-		case k == routes && (r.Any == nil || x.tables.Known(RouteType, name)): // it is, or was, a table's name
+		case k == routes && r.Any == nil: // it may have been a table
 			delete(sub.held, name)
 		default:
 			going = append(going, name)
@@ -168,7 +179,11 @@ func (x *Session) full(k kind, final bool) *Response {
 		}
 	}
 	for name, t := range sub.taken {
-		if !final && !x.set.has(k, name) {
+		switch {
+		case x.set.has(k, name):
+		case final:
+			r.missing = append(r.missing, name)
+		default:
 			r.Resources, r.going = append(r.Resources, t), true
 		}
 	}
@@ -198,7 +213,7 @@ func (x *Session) sent(r *Response) *Response {
 	if r.kind == clusters { // Envoy takes a changed cluster into use once it gets its endpoints again
 		for _, resource := range r.Resources {
 			if resource.endpoints != "" && slices.Contains(r.changed, resource.Name) {
-				delete(x.types[endpoints].held, resource.endpoints)
+				x.types[endpoints].again(resource.endpoints)
 			}
 		}
 	}
@@ -218,7 +233,7 @@ func (x *Session) Accepted(r *Response) {
 			sub.complete = r.Version
 		}
 	}
-	for _, name := range r.changed {
+	for _, name := range slices.Concat(r.changed, r.Removed) {
 		delete(sub.refused, name)
 	}
 	if len(sub.refused) == 0 {
@@ -232,18 +247,23 @@ func (x *Session) Rejected(r *Response, reason string) {
 	defer x.mu.Unlock()
 	sub := &x.types[r.kind]
 	sub.rejected = fact{version: r.Version, reason: reason, at: time.Now()}
-	for _, name := range r.changed {
-		if sub.has(name) && x.set.has(r.kind, name) {
-			sub.refuse(name)
+	for _, resource := range r.Resources {
+		if slices.Contains(r.changed, resource.Name) {
+			sub.refuse(resource.Name, resource.Version)
 		}
+	}
+	for _, name := range slices.Concat(r.Removed, r.missing) {
+		sub.refuse(name, "")
 	}
 }
 
-func (u *subscription) refuse(name string) {
+func (u *subscription) refuse(name, version string) {
 	if u.refused == nil {
-		u.refused = map[string]struct{}{}
+		u.refused = map[string]string{}
 	}
-	u.refused[name] = struct{}{}
+	if u.has(name) {
+		u.refused[name] = version
+	}
 }
 
 // TableSent notes that a table goes out under a name, and what the file said of it is nothing to the proxy any more.
@@ -261,7 +281,7 @@ func (x *Session) TableAnswered(name string, accepted bool) {
 	sub := &x.types[routes]
 	if accepted {
 		delete(sub.refused, name)
-	} else if sub.has(name) && !x.set.has(routes, name) {
-		sub.refuse(name)
+	} else {
+		sub.refuse(name, "")
 	}
 }

@@ -1,6 +1,7 @@
 package staticxds
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -48,7 +49,7 @@ type subscription struct {
 	held     map[string]*Resource // as sent last, whatever the proxy said to it
 	taken    map[string]*Resource // state of the world, whole kinds: what the proxy accepted last
 	complete string               // version that was sent last without anything that is going
-	refused  map[string]struct{}  // names, also of tables, of which the proxy refused what was sent last
+	refused  map[string]string    // version, by name, that the proxy refused last; empty if it was a removal or a table
 
 	sent, accepted, rejected fact
 }
@@ -112,15 +113,11 @@ func (x *Session) Set(typeURL string, names []string) {
 		}
 		wanted[n] = struct{}{}
 	}
-	differs := !sub.open || len(wanted) != len(sub.names) || star != sub.wildcard
-	for n := range wanted {
-		_, had := sub.names[n]
-		differs = differs || !had
-	}
-	if !differs {
+	star = star && k.whole()
+	if sub.open && star == sub.wildcard && maps.Equal(wanted, sub.names) {
 		return
 	}
-	sub.open, sub.wildcard, sub.names = true, star && k.whole(), wanted
+	sub.open, sub.wildcard, sub.names = true, star, wanted
 	sub.due = k.whole() && sub.wants()
 	sub.forget()
 	if k == routes {
@@ -160,7 +157,7 @@ func (x *Session) Change(typeURL string, add, remove []string) {
 			continue
 		}
 		if !first {
-			delete(sub.held, n) // it is asked for again
+			sub.again(n)
 		}
 		sub.names[n], added[n] = struct{}{}, struct{}{}
 		if k != routes { // of routes an unknown name waits, as it does for tables
@@ -202,6 +199,13 @@ func (u *subscription) wants() bool { return u.wildcard || len(u.names) > 0 }
 func (u *subscription) has(name string) bool {
 	_, ok := u.names[name]
 	return ok || u.wildcard
+}
+
+// again makes what was sent under a name be sent once more.
+func (u *subscription) again(name string) {
+	if r := u.held[name]; r != nil {
+		u.held[name] = &Resource{Name: name, Any: r.Any} // without its version; that it is there still counts for Removal
+	}
 }
 
 // forget drops what is known of names that are not subscribed to any more.
@@ -260,11 +264,6 @@ func (x *Session) look() {
 	moved := map[string]struct{}{}
 	for k := range kinds {
 		sub := &x.types[k]
-		for n := range sub.refused { // it is not what was refused any more, if it was or is not there
-			if (before.has(k, n)) != now.has(k, n) {
-				delete(sub.refused, n)
-			}
-		}
 		if k.whole() || x.peer.Delta {
 			continue
 		}

@@ -63,6 +63,14 @@ func (l *list) same(other *list) bool { return l.version == other.version && l.h
 // has reports whether there is a resource of a name.
 func (s *Set) has(k kind, name string) bool { return s != nil && s.types[k].byName[name] != nil }
 
+// versionOf returns the version of a resource, empty if there is none.
+func (s *Set) versionOf(k kind, name string) string {
+	if !s.has(k, name) {
+		return ""
+	}
+	return s.types[k].byName[name].Version
+}
+
 // withoutEndpoints returns the clusters that ask on ADS for endpoints which are not there.
 func (s *Set) withoutEndpoints() []*Resource {
 	if s == nil {
