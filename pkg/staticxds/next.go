@@ -80,7 +80,8 @@ func (x *Session) Next(typeURL string) *Response {
 
 // Removal returns the next response that takes something away, nil if there is none, and notes it as sent. It
 // comes after everything that Next has, once all of that was answered: routes first and clusters last, and nothing
-// while the proxy refuses what was sent of the type or of a later one, since it may go on with what is going.
+// while the proxy refuses what was sent of the type or of a later one, since it may go on with what is going. For the
+// same reason clusters stay, and their endpoints, while it is subscribed to routes that the file dropped.
 func (x *Session) Removal() *Response {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -89,7 +90,7 @@ func (x *Session) Removal() *Response {
 		return nil
 	}
 	for k := kinds - 1; k >= 0; k-- {
-		if x.refuses(k) {
+		if x.refuses(k) || k <= endpoints && x.goesOn() {
 			return nil
 		}
 		if r := x.removal(k); r != nil {

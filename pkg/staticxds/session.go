@@ -51,6 +51,10 @@ type subscription struct {
 	complete string               // version that was sent last without anything that is going
 	refused  map[string]string    // version, by name, that the proxy refused last; empty if it was a removal or a table
 
+	// dropped are routes that the file had and has not, while the proxy goes on with them: a listener that is replaced
+	// drains, and what its connections go on with stays subscribed.
+	dropped map[string]struct{}
+
 	sent, accepted, rejected fact
 }
 
@@ -214,6 +218,7 @@ func (u *subscription) forget() {
 	dropOthers(u.taken, u.has)
 	dropOthers(u.refused, u.has)
 	dropOthers(u.unknown, u.has)
+	dropOthers(u.dropped, u.has)
 }
 
 func dropOthers[V any](m map[string]V, keep func(string) bool) {
@@ -240,6 +245,27 @@ func (x *Session) forTables(names map[string]struct{}) []string {
 	return out
 }
 
+// drop notes which routes are held that a set does not have, and forgets those that it has.
+func (u *subscription) drop(now *Set) {
+	for n := range u.held {
+		if u.dropped == nil {
+			u.dropped = map[string]struct{}{}
+		}
+		u.dropped[n] = struct{}{}
+	}
+	dropOthers(u.dropped, func(n string) bool { return !now.has(routes, n) })
+}
+
+// goesOn reports whether the proxy goes on with routes that the file dropped, and that no table replaces.
+func (x *Session) goesOn() bool {
+	for n := range x.types[routes].dropped {
+		if !x.tables.Known(RouteType, n) {
+			return true
+		}
+	}
+	return false
+}
+
 // warn tells of tables that the file hides.
 func (x *Session) warn(names map[string]struct{}) {
 	if x.set == nil {
@@ -262,6 +288,7 @@ func (x *Session) look() {
 	x.set = now
 	var toTables, toFile []string
 	moved := map[string]struct{}{}
+	x.types[routes].drop(now)
 	for k := range kinds {
 		sub := &x.types[k]
 		if k.whole() || x.peer.Delta {
