@@ -242,14 +242,14 @@ func (c *cache) eventually(what string, holds func() bool) {
 
 func TestWhatNobodyLooksAtCompilesNothing(t *testing.T) {
 	c := newCache(t)
-	c.deliver(service("shop", "orders"), service("shop", "fence"))
+	c.deliver(service("shop", "orders"), service("shop", "the-fence"))
 	s := c.open("node", "web", false)
-	s.Set(routes.RouteConfigurationType, []string{"orders.example_1", "fence.example_1"})
+	s.Set(routes.RouteConfigurationType, []string{"orders.example_1", "the-fence.example_1"})
 	s.wait()
 	s.wait()
 	before := c.metric("metards_compilations_total")
 	c.put(service("shop", "stock"), router("shop", "stock", "stock.example"), rule("shop", "*.elsewhere", "k"), rule("shop", "stock.example", "k"))
-	c.put(router("shop", "fence", "stock.example"))
+	c.put(router("shop", "the-fence", "stock.example"))
 	s.wait()
 	if n := c.metric("metards_compilations_total") - before; n != 1 {
 		t.Errorf("%v compilations, want that of the fence alone", n)
@@ -291,6 +291,7 @@ func TestExportToIsHonouredPerView(t *testing.T) {
 	}
 }
 
+// The fence is compiled after what it is a fence for: families are in the order of their names.
 func TestAPanicOfTheCompilerIsAProblemAndTheTableStays(t *testing.T) {
 	panics := false
 	c := newCache(t, func(o *cachemgr.Options) {
@@ -302,14 +303,14 @@ func TestAPanicOfTheCompilerIsAProblemAndTheTableStays(t *testing.T) {
 			return plan, problems
 		}
 	})
-	c.deliver(service("shop", "orders"), service("shop", "fence"))
+	c.deliver(service("shop", "orders"), service("shop", "the-fence"))
 	s := c.open("node", "web", false)
-	s.Set(routes.RouteConfigurationType, []string{"orders.example_1", "fence.example_1"})
+	s.Set(routes.RouteConfigurationType, []string{"orders.example_1", "the-fence.example_1"})
 	s.wait()
 	s.wait()
 	panics = true
-	c.put(router("shop", "orders", "a.example"), router("shop", "fence", "b.example"))
-	if got := s.wait(); got.Name.Name != "fence.example_1" {
+	c.put(router("shop", "orders", "a.example"), router("shop", "the-fence", "b.example"))
+	if got := s.wait(); got.Name.Name != "the-fence.example_1" {
 		t.Errorf("the panic let %s out", got.Name.Name)
 	}
 	internal := 0
@@ -334,14 +335,14 @@ func TestATableThatTheLastGateRefusesIsNotServed(t *testing.T) {
 			return spell(p, name)
 		}}
 	})
-	c.deliver(service("shop", "orders"), service("shop", "fence"))
+	c.deliver(service("shop", "orders"), service("shop", "the-fence"))
 	s := c.open("node", "web", false)
-	s.Set(routes.RouteConfigurationType, []string{"orders.example_1", "fence.example_1"})
+	s.Set(routes.RouteConfigurationType, []string{"orders.example_1", "the-fence.example_1"})
 	s.wait()
 	s.wait()
 	bad = true
-	c.put(router("shop", "orders", "a.example"), router("shop", "fence", "b.example"))
-	if got := s.wait(); got.Name.Name != "fence.example_1" {
+	c.put(router("shop", "orders", "a.example"), router("shop", "the-fence", "b.example"))
+	if got := s.wait(); got.Name.Name != "the-fence.example_1" {
 		t.Errorf("%s was let out", got.Name.Name)
 	}
 	bad = false
