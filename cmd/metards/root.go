@@ -23,9 +23,10 @@ func newRoot() *cobra.Command {
 			for _, name := range unknownVariables(cmd.Root(), os.Environ()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "metards: the environment variable %s is ignored: it is no flag's\n", name)
 			}
-			return fromEnvironment(cmd.Flags(), os.LookupEnv)
+			return wrongUse(cmd, fromEnvironment(cmd.Flags(), os.LookupEnv))
 		},
 	}
+	root.SetFlagErrorFunc(wrongUse)
 	root.AddCommand(newServe(), newDemo(), newRender(), newValidate(), newExplain(), newEnvoyFilters(), newDevCerts(), newVersion())
 	root.SetVersionTemplate(versionLine() + "\n")
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -33,6 +34,15 @@ func newRoot() *cobra.Command {
 		c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage += " [" + variable(f.Name) + "]" })
 	}
 	return root
+}
+
+// wrongUse gives the error of a flag or variable that cannot be read the exit code of a command's other wrong
+// uses, so that a pipeline does not take it for a finding. For serve there is but one code.
+func wrongUse(cmd *cobra.Command, err error) error {
+	if err == nil || cmd.Name() == "serve" {
+		return err
+	}
+	return &exitError{2, err}
 }
 
 // variable is the environment variable of a flag.

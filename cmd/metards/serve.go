@@ -37,7 +37,12 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --dir DIR --cert FILE --key FILE --root FILE",
 		Short: "Serve route tables to the mesh's proxies",
-		Args:  cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("serve takes no arguments, got %q: a directory is given with --dir", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.given = map[string]bool{}
 			cmd.Flags().Visit(func(f *pflag.Flag) { o.given[f.Name] = true })

@@ -334,6 +334,7 @@ func TestAFaultOfTheStartSaysWhatToDo(t *testing.T) {
 		"no flags":                      {[]string{"serve"}, 1, "--dir or --istiod, --cert and --key or --ca, --root must be given"},
 		"an unknown flag":               {[]string{"serve", "--dirr", "x"}, 1, "--dirr"},
 		"an unknown command":            {[]string{"sevre"}, 1, "sevre"},
+		"a directory without its flag":  {[]string{"serve", dir}, 1, "serve takes no arguments, got \"" + dir + "\": a directory is given with --dir"},
 		"no such directory":             {with("--dir", dir+"/none"), 1, dir + "/none"},
 		"no such certificate":           {with("--cert", dir+"/none.pem"), 1, dir + "/none.pem"},
 		"another one's key":             {with("--root", o.identity.key), 1, o.identity.key},
@@ -360,6 +361,8 @@ func TestAFaultOfTheStartSaysWhatToDo(t *testing.T) {
 		"explain of a bad port":         {[]string{"explain", "a.b:x", "--dir", dir, "-n", "a"}, 2, "a.b:x"},
 		"explain of a bad attribute":    {[]string{"explain", "a.b", "--dir", dir, "-n", "a", "-a", "method"}, 2, "NAME=VALUE"},
 		"explain of an unknown host":    {[]string{"explain", "a.b", "--dir", dir, "-n", "a"}, 1, "no MetaProtocol port"},
+		"validate with an unknown flag": {[]string{"validate", dir, "--sctrict"}, 2, "--sctrict"},
+		"validate with a bad flag":      {[]string{"validate", dir, "--max-entries", "many"}, 2, "many"},
 		"validate without a directory":  {[]string{"validate"}, 2, "exactly one directory"},
 		"validate of nothing":           {[]string{"validate", dir + "/none"}, 2, dir + "/none"},
 		"validate in an unknown form":   {[]string{"validate", dir, "--output", "xml"}, 2, "xml"},
@@ -393,6 +396,11 @@ func TestAnEnvironmentVariableStandsInForAFlag(t *testing.T) {
 	t.Setenv("METARDS_OUTPUT", "xml")
 	if code := run(t.Context(), []string{"render", filepath.Join("..", "..", "examples")}, &stdout, &stderr); code != 2 {
 		t.Errorf("a bad value of the environment gives exit code %d", code)
+	}
+	t.Setenv("METARDS_OUTPUT", "json")
+	t.Setenv("METARDS_MAX_ENTRIES", "many")
+	if code := run(t.Context(), []string{"render", filepath.Join("..", "..", "examples")}, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), "METARDS_MAX_ENTRIES") {
+		t.Errorf("a value of the environment that is no number gives exit code %d: %s", code, &stderr)
 	}
 }
 
