@@ -2,6 +2,7 @@ package envoygate_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -414,6 +415,8 @@ func TestABinaryThatRefusesNothingOrEverythingJudgesNothing(t *testing.T) {
 		"#!/bin/sh\nexit 0\n": "it takes a table that every Envoy refuses, so it is none",
 		"#!/bin/sh\necho \"error initializing configuration '/dev/fd/0': too old\" >&2; exit 1\n": "it refuses a table that every Envoy takes: too old",
 		"#!/bin/sh\necho unknown argument >&2; exit 1\n":                                          "exit status 1: unknown argument",
+		// as of an Envoy in an image without the C library: the kernel names the binary and means its loader
+		"#!/no/loader\n": "the file is there, but not the loader (of the C library) or interpreter that it names",
 	} {
 		s := newScene(t)
 		s.install(script)
@@ -474,6 +477,34 @@ func TestNoProcessIsLeftAfterTheStop(t *testing.T) {
 	s.wantNoProcess()
 	if s.verdict("hang") != "" || s.Candidates() != 1 || len(s.problems.All()) != 0 {
 		t.Errorf("the verdict is %q, %d wait, with %v", s.verdict("hang"), s.Candidates(), s.problems.All())
+	}
+}
+
+func TestAnInterruptedJudgementIsNoFaultOfTheEnvoy(t *testing.T) {
+	for name, c := range map[string]struct {
+		script    string
+		processes int
+	}{
+		"while the binary is probed": {"#!/bin/sh\necho $$ >> \"$0.runs\"\nsleep 1000\n", 1},
+		"while a table is judged":    {fakeEnvoy, 4}, // two of the probe, one that hangs and its child
+	} {
+		s := newScene(t)
+		s.install(c.script)
+		if err := os.WriteFile(s.path+".runs", nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.gate.Objections(ctx, []*cachemgr.Table{table("hang")})
+			ended <- err
+		}()
+		s.eventually("it hangs", func() bool { return len(s.processes()) == c.processes })
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "interrupted") {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.wantNoProcess()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -67,8 +68,15 @@ func (g *Gate) validate(ctx context.Context, configuration []byte) (objection st
 		return "", fmt.Errorf("it had not finished after %s and was killed", g.timeout)
 	case output.String() != "":
 		return "", fmt.Errorf("%w: %s", err, bounded(lastLine(output.String())))
+	case errors.Is(err, fs.ErrNotExist) && isThere(g.path): // the kernel's words are those of a missing binary
+		return "", fmt.Errorf("%w: the file is there, but not the loader (of the C library) or interpreter that it names", err)
 	}
 	return "", err
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // lastLine returns the last line of a text that is not empty.
