@@ -1,6 +1,7 @@
 package staticxds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func (s *Source) Waiting() string {
 	case len(s.faults) == 0:
 		return "waiting for the static resources " + s.options.File
 	default:
-		return fmt.Sprintf("waiting for the static resources %s: %s", s.options.File, s.faults[0])
+		return fmt.Sprintf("waiting for the static resources %s: %s", cmp.Or(s.faults[0].Where(), s.options.File), s.faults[0])
 	}
 }
 

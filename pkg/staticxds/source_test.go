@@ -34,6 +34,14 @@ func TestADirectoryInThePlaceOfTheFileIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
+func TestWhileTheFirstFileHasAFaultItIsSaidWhere(t *testing.T) {
+	s, _ := newSource(t)
+	s.take([]byte("clusters:\n- name: a\n- nam: b\n"), nil)
+	if got, want := s.Waiting(), "waiting for the static resources "+s.options.File+":3: clusters[1]: unknown field"; !strings.HasPrefix(got, want) {
+		t.Errorf("got  %s\nwant %s…", got, want)
+	}
+}
+
 func TestTheMetricsCountWhatIsInForceAndWhatFailed(t *testing.T) {
 	s, _ := newSource(t)
 	m := s.options.Metrics
