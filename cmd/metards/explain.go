@@ -83,11 +83,12 @@ const longestAnswer = 16 << 20
 
 // askServer has a running server answer.
 func askServer(ctx context.Context, w io.Writer, server string, q explain.Question) error {
+	address := server
 	if !strings.Contains(server, "://") {
-		server = "http://" + server
+		address = "http://" + server
 	}
-	at, err := url.Parse(server)
-	if err != nil || at.Host == "" {
+	at, err := url.Parse(address)
+	if err != nil || at.Host == "" || address != server && at.Port() == "" {
 		return &exitError{2, fmt.Errorf("--server %q is neither HOST:PORT nor a URL", server)}
 	}
 	at = at.JoinPath("/debug/explain")

@@ -77,6 +77,8 @@ func TestExplainSaysWhatIsWrongWithTheQuestion(t *testing.T) {
 		"a port that is no number":       {[]string{"a.b:x", "-n", "web", "--dir", r.dir}, 2, `"a.b:x" is not HOST:PORT`},
 		"an attribute without a value":   {[]string{"a.b", "-n", "web", "--dir", r.dir, "-a", "method"}, 2, `--attribute: the attribute "method" is not NAME=VALUE`},
 		"nobody listens":                 {[]string{"a.b", "-n", "web", "--server", "127.0.0.1:1"}, 2, "it is the admin port that is asked"},
+		"a port alone":                   {[]string{"a.b", "-n", "web", "--server", "15014"}, 2, `--server "15014" is neither HOST:PORT nor a URL`},
+		"a blank":                        {[]string{"a.b", "-n", "web", "--server", "a b:1"}, 2, `--server "a b:1" is neither`},
 		"another scheme":                 {[]string{"a.b", "-n", "web", "--server", "ftp://127.0.0.1"}, 2, "unsupported protocol scheme"},
 		"another page":                   {[]string{"a.b", "-n", "web", "--server", "http://" + admin + "/elsewhere"}, 2, "404 Not Found"},
 		"a host that nobody sees":        {[]string{"a.b", "-n", "web", "--server", admin}, 1, `see no MetaProtocol port of "a.b"`},
