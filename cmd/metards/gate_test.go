@@ -123,6 +123,10 @@ func TestValidateWithAnEnvoyPrintsItsRefusalsWithTheirPlace(t *testing.T) {
 	if want := "error: MetaRouter shop/orders: Envoy refuses the table " + ordersTable + ": no such weight [RefusedByEnvoy]"; code != 1 || !strings.Contains(out, want) || !strings.HasPrefix(out, dir+"/dubbo-canary/orders.yaml:") {
 		t.Errorf("of a bad table it says %d %s", code, out)
 	}
+	var stdout, stderr bytes.Buffer // as of --with-envoy "$ENVOY" where nobody has set it
+	if code := run(t.Context(), []string{"validate", dir, "--with-envoy", ""}, &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), "--with-envoy is empty") {
+		t.Errorf("with an empty path it says %d %s%s", code, &stdout, &stderr)
+	}
 	if code, _, err := validate("#!/bin/sh\nexit 0\n"); code != 2 || !strings.Contains(err, "cannot judge tables") {
 		t.Errorf("by what is no Envoy it says %d %s", code, err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -31,6 +32,9 @@ func newValidate() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "text" && output != "json" {
 				return &exitError{2, fmt.Errorf("--output %q is not known: use text or json", output)}
+			}
+			if envoy.envoy == "" && cmd.Flags().Changed("with-envoy") { // a variable that nobody has set must not pass all tables
+				return &exitError{2, errors.New("--with-envoy is empty: give an Envoy, or leave it out to have the tables checked without one")}
 			}
 			l, err := m.load(args[0])
 			if err != nil {
