@@ -41,7 +41,7 @@ func newEnvoyFilters() *cobra.Command {
 			"error, and the others are printed. Exit code: 0 all is printed (there may be warnings), 1 an object is faulty, or there\n" +
 			"is nothing to print, 2 the directory or the API server could not be read, or a wrong use.",
 		Example: "  metards envoyfilters examples\n" +
-			"  metards envoyfilters --kubeconfig ~/.kube/config | kubectl apply -f -\n" +
+			"  metards envoyfilters --kubeconfig ~/.kube/config > filters.yaml && kubectl apply -f filters.yaml\n" +
 			"  metards envoyfilters examples --filter http",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -64,7 +64,7 @@ func newEnvoyFilters() *cobra.Command {
 			problems = problem.Sorted(append(problems, found...))
 			printProblems(cmd.ErrOrStderr(), problems)
 			if len(documents) == 0 {
-				return &exitError{1, fmt.Errorf("nothing to print: of %s none has a MetaProtocol port (named like tcp-metaprotocol-dubbo) that can have a filter", count(len(services), "service"))}
+				return &exitError{1, o.nothing(len(services))}
 			}
 			if problem.HasError(problems) || o.strict && len(problems) > 0 {
 				return &exitError{code: 1}
@@ -114,6 +114,17 @@ func (o *envoyFilterFlags) complete() error {
 		o.options.Codecs[name] = codec
 	}
 	return nil
+}
+
+// nothing says why nothing is printed.
+func (o *envoyFilterFlags) nothing(services int) error {
+	switch {
+	case services > 0:
+		return fmt.Errorf("nothing to print: of %s none has a MetaProtocol port (named like tcp-metaprotocol-dubbo) that can have a filter", count(services, "service"))
+	case len(o.from) > 0:
+		return fmt.Errorf("nothing to print: no ServiceEntry or Service was found in the namespaces %v", o.from)
+	}
+	return errors.New("nothing to print: no ServiceEntry or Service was found")
 }
 
 // read reads the services from a directory, or from the API server if none is given.

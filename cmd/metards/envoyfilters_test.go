@@ -88,8 +88,8 @@ func TestEnvoyFiltersOfAWrongUseOrOfNothing(t *testing.T) {
 		"a codec without a name":      {[]string{empty, "--codec", "x"}, 2, `--codec "x" is not NAME=CODEC`},
 		"a name that no port can say": {[]string{empty, "--codec", "a-b=c"}, 2, "has no hyphen"},
 		"no cluster":                  {[]string{empty, "--cluster", ""}, 2, "--cluster must not be empty"},
-		"an empty directory":          {[]string{empty}, 1, "nothing to print: of 0 services none has a MetaProtocol port"},
-		"a namespace without any":     {[]string{warned, "--service-namespaces", "other"}, 1, "nothing to print: of 0 services"},
+		"an empty directory":          {[]string{empty}, 1, "nothing to print: no ServiceEntry or Service was found"},
+		"a namespace without any":     {[]string{warned, "--service-namespaces", "other"}, 1, "nothing to print: no ServiceEntry or Service was found in the namespaces [other]"},
 		"warnings with --strict":      {[]string{"testdata/golden/the commonest typo is a host that no service has/in", "--strict"}, 1, "no address"},
 	} {
 		var stdout, stderr bytes.Buffer
