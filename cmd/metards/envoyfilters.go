@@ -78,7 +78,7 @@ func newEnvoyFilters() *cobra.Command {
 
 func (o *envoyFilterFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&o.options.Namespace, "namespace", "n", "", "namespace of the outbound EnvoyFilters (default: the root namespace, where they are for the proxies of all namespaces)")
+	f.StringVar(&o.options.Namespace, "filter-namespace", "", "namespace of the outbound EnvoyFilters (default: the root namespace, where they are for the proxies of all namespaces)")
 	f.StringVar(&o.filter, "filter", "metaprotocol", "metaprotocol, or http: an HTTP connection manager, for tests with a stock Envoy")
 	f.StringArrayVar(&o.codecs, "codec", nil, "NAME=CODEC of an application protocol beside dubbo and thrift, as in myproto=aeraki.meta_protocol.codec.myproto; may be given several times")
 	f.StringVar(&o.options.Cluster, "cluster", "metards", "cluster of the proxies' bootstrap that tables come from")

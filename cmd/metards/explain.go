@@ -1,24 +1,18 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/metards/metards/pkg/explain"
-	"github.com/metards/metards/pkg/routes"
 )
 
 func newExplain() *cobra.Command {
 	var m meshFlags
 	var q explain.Question
-	var dir, server string
+	var dir, server, root string
 	var attributes []string
 	cmd := &cobra.Command{
 		Use:   "explain HOST[:PORT] --namespace NS (--dir DIR | --server ADDR) [--attribute NAME=VALUE ...]",
@@ -47,7 +41,7 @@ func newExplain() *cobra.Command {
 				return &exitError{2, fmt.Errorf("--attribute: %w", err)}
 			}
 			if server != "" {
-				return askServer(cmd.Context(), cmd.OutOrStdout(), server, q)
+				return askServer(cmd.Context(), cmd.OutOrStdout(), server, root, q)
 			}
 			l, err := m.load(dir)
 			if err != nil {
@@ -58,6 +52,7 @@ func newExplain() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of ServiceEntries, DestinationRules and MetaRouters")
 	cmd.Flags().StringVar(&server, "server", "", "HOST:PORT of a running server's admin port, or its URL")
+	cmd.Flags().StringVar(&root, "server-root", "", "PEM file of the roots that the certificate of a server with --admin-tls chains to, whatever name it is for (default: the machine's roots, and the name must be that of the URL)")
 	cmd.Flags().StringVarP(&q.View.Namespace, "namespace", "n", "", "namespace of the proxy that sends the request (required)")
 	cmd.Flags().BoolVar(&q.View.Gateway, "gateway", false, "the proxy is a gateway (node type router)")
 	cmd.Flags().StringArrayVarP(&attributes, "attribute", "a", nil, "NAME=VALUE of the request, as in method=sayHello; may be given several times")
@@ -68,51 +63,12 @@ func newExplain() *cobra.Command {
 // answer answers from the directory.
 func (l *loaded) answer(w io.Writer, q explain.Question) error {
 	tables, _ := l.compileHost(q.View, q.Host)
-	plans := make([]*routes.Plan, len(tables))
+	answers := make([]explain.Table, len(tables))
 	for i, t := range tables {
-		plans[i] = t.plan
+		answers[i].Plan = t.plan
 	}
-	if err := q.Answer(w, plans); err != nil {
+	if err := q.Answer(w, answers); err != nil {
 		return &exitError{1, fmt.Errorf("%w; see metards render", err)}
 	}
 	return nil
-}
-
-// longestAnswer bounds what is read of a server's answer, in bytes: a table of ten thousand routes has less.
-const longestAnswer = 16 << 20
-
-// askServer has a running server answer.
-func askServer(ctx context.Context, w io.Writer, server string, q explain.Question) error {
-	address := server
-	if !strings.Contains(server, "://") {
-		address = "http://" + server
-	}
-	at, err := url.Parse(address)
-	if err != nil || at.Host == "" || address != server && at.Port() == "" {
-		return &exitError{2, fmt.Errorf("--server %q is neither HOST:PORT nor a URL", server)}
-	}
-	at = at.JoinPath("/debug/explain")
-	at.RawQuery = q.Query().Encode()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
-	if err != nil {
-		return &exitError{2, fmt.Errorf("--server: %w", err)}
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return &exitError{2, fmt.Errorf("--server: %w (it is the admin port that is asked, --admin-listen of metards serve)", err)}
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
-	switch {
-	case err != nil:
-		return &exitError{2, fmt.Errorf("read the server's answer: %w", err)}
-	case response.StatusCode == http.StatusUnprocessableEntity:
-		return &exitError{1, fmt.Errorf("%s", strings.TrimSpace(string(text)))}
-	case response.StatusCode != http.StatusOK:
-		return &exitError{2, fmt.Errorf("the server answers %s: %s", response.Status, strings.TrimSpace(string(text[:min(len(text), 1000)])))}
-	}
-	_, err = w.Write(text)
-	return err
 }

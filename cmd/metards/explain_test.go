@@ -3,8 +3,12 @@ package main
 import (
 	"bytes"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metards/metards/pkg/tlsboot"
 )
 
 func TestExplainSaysWhereARequestGoesAndWhyNotElsewhere(t *testing.T) {
@@ -87,6 +91,35 @@ func TestExplainSaysWhatIsWrongWithTheQuestion(t *testing.T) {
 		code, _, stderr := explained(t, c.args...)
 		if code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%s: exit code %d, want %d, and it does not say %q: %s", name, code, c.code, c.says, stderr)
+		}
+	}
+}
+
+func TestAServerWithTLSOnItsAdminPortIsAskedWithTheMeshsRoot(t *testing.T) {
+	r := start(t, func(o *serveFlags) { o.adminTLS = true })
+	at := "https://" + r.adminListener.Addr().String()
+	root := r.flags.identity.root
+	var code int
+	var stdout, stderr string
+	r.eventually("it answers", func() bool {
+		code, stdout, stderr = explained(t, "orders.shop.svc.cluster.local", "-n", "web", "--server", at, "--server-root", root)
+		return code == 0
+	})
+	if !strings.Contains(stdout, "2. canary") {
+		t.Errorf("it says %s%s", stdout, stderr)
+	}
+	other, err := tlsboot.NewDevCA("cluster.local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "other.pem")
+	if err := os.WriteFile(file, other.RootPEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--server-root", file}, {}, {"--server-root", file + ".missing"}} {
+		code, stdout, _ = explained(t, append([]string{"orders.shop.svc.cluster.local", "-n", "web", "--server", at}, args...)...)
+		if code != 2 || stdout != "" {
+			t.Errorf("with %q: exit code %d, %s", args, code, stdout)
 		}
 	}
 }

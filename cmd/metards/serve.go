@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -198,41 +197,6 @@ func (s *server) open() error {
 	return nil
 }
 
-// unready names what keeps the server from being ready: lists that were never delivered, and what their
-// source is in trouble with. Later trouble keeps nobody from being served, so it is no reason by itself.
-func (s *server) unready() []string {
-	var out []string
-	missing := s.store.Missing()
-	for _, feed := range missing {
-		out = append(out, "waiting for the "+feed.String())
-	}
-	if s.ca != nil && !s.ca.Ready() {
-		out = append(out, s.ca.Trouble())
-	}
-	if s.gate != nil && s.gate.Trouble() != "" {
-		out = append(out, s.gate.Trouble())
-	}
-	if s.static != nil {
-		if waiting := s.static.Waiting(); waiting != "" {
-			out = append(out, waiting)
-		}
-	}
-	for _, src := range s.sources {
-		if trouble := src.trouble(); trouble != "" && slices.ContainsFunc(missing, func(f mesh.Feed) bool { return slices.Contains(src.feeds, f) }) {
-			out = append(out, trouble)
-		}
-		if limit := s.flags.sources.maxStaleness; limit > 0 && len(missing) == 0 {
-			if age := time.Since(src.alive()); age > limit {
-				out = append(out, fmt.Sprintf("%s gave no sign of life for %s", src.name, age.Round(time.Second)))
-			}
-		}
-	}
-	if s.rds.Draining() {
-		out = append(out, "shutting down")
-	}
-	return out
-}
-
 // run is the process. It ends when the context does, or when one of its parts fails.
 func (s *server) run(ctx context.Context) error {
 	s.log.Info("serving", "listen", s.listener.Addr().String(), "admin", s.adminListener.Addr().String(), "sources", names(s.sources), "version", version)
@@ -257,6 +221,7 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return s.identity.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(pages, s.adminListener) })
+	g.Go(func() error { return s.tellReady(ctx) })
 	g.Go(func() error {
 		defer closePages()
 		return s.rds.Run(ctx, s.listener)

@@ -438,3 +438,9 @@ func TestAChangedTableIsLogged(t *testing.T) {
 		t.Error("the metrics do not count the MetaRouters")
 	}
 }
+
+func TestTheLogSaysOnceThatTheServerIsReadyAndOfHowMuch(t *testing.T) {
+	r := start(t)
+	const line = `msg=ready service_entries=2 destination_rules=2 meta_routers=2`
+	r.eventually(line, func() bool { return strings.Contains(r.log.String(), line) })
+}

@@ -70,6 +70,12 @@ func newValidate() *cobra.Command {
 // tables are compiled, for one client of each kind that can see a difference.
 func (l *loaded) validate() []problem.Problem {
 	out := append(l.board.All(), l.store.Overlaps()...)
+	if len(l.reading.Objects) == 0 && len(out) == 0 {
+		out = append(out, problem.Problem{
+			Severity: problem.Warning, Reason: problem.Empty, Detail: "the directory has no ServiceEntry, DestinationRule or MetaRouter",
+			Consequence: "there is nothing to check",
+		})
+	}
 	for _, host := range l.hosts() {
 		for _, client := range l.store.Clients(host) {
 			tables, problems := l.compileHost(mesh.View{Namespace: client}, host)

@@ -20,7 +20,6 @@ import (
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
-	"github.com/metards/metards/pkg/routes"
 	"github.com/metards/metards/pkg/staticxds"
 )
 
@@ -33,7 +32,7 @@ type Mesh interface {
 type Cache interface {
 	Proxies() []cachemgr.ProxyState
 	Tables(name string) []cachemgr.ServedTable
-	Plans(v mesh.View, host string) (plans []*routes.Plan, truth bool)
+	Plans(v mesh.View, host string) (plans []cachemgr.Planned, truth bool)
 }
 
 // Options configure a Server. All fields are required, but for Static and those of TLS.

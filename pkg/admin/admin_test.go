@@ -15,16 +15,15 @@ import (
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
-	"github.com/metards/metards/pkg/routes"
 )
 
 // nothing is a mesh and a cache without content.
 type nothing struct{}
 
-func (nothing) Objects() []*mesh.Object                        { return nil }
-func (nothing) Proxies() []cachemgr.ProxyState                 { return []cachemgr.ProxyState{} }
-func (nothing) Tables(string) []cachemgr.ServedTable           { return nil }
-func (nothing) Plans(mesh.View, string) ([]*routes.Plan, bool) { return nil, true }
+func (nothing) Objects() []*mesh.Object                            { return nil }
+func (nothing) Proxies() []cachemgr.ProxyState                     { return []cachemgr.ProxyState{} }
+func (nothing) Tables(string) []cachemgr.ServedTable               { return nil }
+func (nothing) Plans(mesh.View, string) ([]cachemgr.Planned, bool) { return nil, true }
 
 func newServer(t *testing.T, unready func() []string) *admin.Server {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 
+	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/explain"
 )
 
@@ -19,8 +20,12 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "nothing is served yet; see /readyz", http.StatusServiceUnavailable)
 		return
 	}
+	tables := make([]explain.Table, len(plans))
+	for i, p := range plans {
+		tables[i] = explain.Table{Plan: p.Plan, Note: note(p)}
+	}
 	var answer bytes.Buffer
-	if err := q.Answer(&answer, plans); err != nil {
+	if err := q.Answer(&answer, tables); err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
@@ -28,4 +33,19 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	if _, err := answer.WriteTo(w); err != nil {
 		s.options.Log.Debug("admin page not written", "error", err)
 	}
+}
+
+// note tells of a table that the gate keeps back.
+func note(p cachemgr.Planned) string {
+	if p.KeptBack == nil {
+		return ""
+	}
+	out := "this is not served to anybody: "
+	if p.Served {
+		out = "this is served, and a newer table is not: "
+	}
+	if p.KeptBack.Objection == "" {
+		return out + "the gate has not judged it yet"
+	}
+	return out + p.KeptBack.Objection
 }

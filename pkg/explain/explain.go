@@ -76,16 +76,26 @@ func ParseQuery(values url.Values) (Question, error) {
 	return q, err
 }
 
-// Answer writes what happens to the request on the ports of the host, given the Plans of these ports. Without
+// Table is what the proxies have for one port, and what else there is to know of it.
+type Table struct {
+	Plan *routes.Plan
+	Note string // a sentence, empty if there is none
+}
+
+// Answer writes what happens to the request on the ports of the host, given the tables of these ports. Without
 // attributes it writes the tables in words. An error means that there is nothing to say.
-func (q Question) Answer(w io.Writer, plans []*routes.Plan) error {
+func (q Question) Answer(w io.Writer, tables []Table) error {
 	shown := 0
-	for _, p := range plans {
+	for _, t := range tables {
+		p := t.Plan
 		if q.Port != 0 && p.Port != q.Port {
 			continue
 		}
 		shown++
 		fmt.Fprintf(w, "%s:%d, %s, as proxies of namespace %s have it (%s)\n", p.Service, p.Port, p.Spoken(), q.View.Namespace, p.From())
+		if t.Note != "" {
+			fmt.Fprintf(w, "  note: %s\n", t.Note)
+		}
 		if len(q.Attributes) > 0 {
 			q.request(w, p)
 			continue
@@ -97,16 +107,16 @@ func (q Question) Answer(w io.Writer, plans []*routes.Plan) error {
 	if shown > 0 {
 		return nil
 	}
-	if q.Port != 0 && len(plans) > 0 {
-		return fmt.Errorf("port %d of %q is no MetaProtocol port; %s", q.Port, q.Host, ports(plans))
+	if q.Port != 0 && len(tables) > 0 {
+		return fmt.Errorf("port %d of %q is no MetaProtocol port; %s", q.Port, q.Host, ports(tables))
 	}
 	return fmt.Errorf("proxies of namespace %s see no MetaProtocol port of %q", q.View.Namespace, q.Host)
 }
 
-func ports(plans []*routes.Plan) string {
-	list := make([]string, len(plans))
-	for i, p := range plans {
-		list[i] = strconv.FormatUint(uint64(p.Port), 10)
+func ports(tables []Table) string {
+	list := make([]string, len(tables))
+	for i, t := range tables {
+		list[i] = strconv.FormatUint(uint64(t.Plan.Port), 10)
 	}
 	return "it has " + strings.Join(list, ", ")
 }

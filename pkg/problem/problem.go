@@ -29,6 +29,7 @@ const (
 	Unparsable      Reason = "Unparsable"      // a file is not YAML or JSON, or too large
 	Undecodable     Reason = "Undecodable"     // a value has the wrong type or range for its field
 	UnknownField    Reason = "UnknownField"    // the API has no such field
+	Empty           Reason = "Empty"           // a directory without any object
 	Ignored         Reason = "Ignored"         // an object or a part of it is not looked at
 	Invalid         Reason = "Invalid"         // a MetaRouter that no proxy could use
 	TooLarge        Reason = "TooLarge"        // beyond a limit of ours
