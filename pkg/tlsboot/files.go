@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -109,6 +110,25 @@ func (f *Files) use(cert *tls.Certificate) {
 	}
 	f.inForce.use(cert)
 	announce(cert, f.opts.Log, f.opts.Metrics)
+	if !chains(cert, f.trust.now.Load().own) {
+		f.opts.Log.Warn("our certificate does not chain to the roots of the mesh: proxies that trust these alone will refuse it",
+			"certificate", describe(cert.Leaf), "roots", f.opts.Root)
+	}
+}
+
+// chains reports whether a certificate leads to one of the roots, with what comes with it.
+func chains(cert *tls.Certificate, roots []*x509.Certificate) bool {
+	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
+	for _, r := range roots {
+		options.Roots.AddCert(r)
+	}
+	for _, der := range cert.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			options.Intermediates.AddCert(c)
+		}
+	}
+	_, err := cert.Leaf.Verify(options)
+	return err == nil
 }
 
 // announce tells of a certificate that is in force from now on.
