@@ -95,6 +95,12 @@ func (x *Session) Holds(typeURL string, versions map[string]string) {
 	for name, version := range versions {
 		sub.held[name] = &Resource{Name: name, Version: version}
 	}
+	if k != endpoints {
+		return
+	}
+	for _, c := range x.types[clusters].held { // those that were sent on this stream wait for their endpoints
+		sub.again(c.endpoints)
+	}
 }
 
 // Set makes the names all that the stream is subscribed to of a type, as in state of the world. No names in a
