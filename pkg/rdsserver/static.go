@@ -30,10 +30,9 @@ func (s *stream) subscriptionsFor(r request) (subscriptions, error) {
 			return nil, err
 		}
 	}
-	if n := len(r.held); n > s.server.maxNames {
-		return nil, s.server.limited(limitNames, s.identity, codes.ResourceExhausted, "%d names in one request, at most %d are allowed", n, s.server.maxNames)
+	if n := s.static.Holds(r.typeURL, r.held); n > s.server.maxNames {
+		return nil, s.server.limited(limitNames, s.identity, codes.ResourceExhausted, "the client holds %d names that the file of static resources does not have, at most %d are allowed", n, s.server.maxNames)
 	}
-	s.static.Holds(r.typeURL, r.held)
 	return s.static, nil
 }
 

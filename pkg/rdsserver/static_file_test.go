@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/metards/metards/internal/sampleproxy"
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/rdsserver"
@@ -257,4 +259,22 @@ func TestTheStateNamesWhatEachStreamWasSentTookAndRefused(t *testing.T) {
 	}
 	x.cancel()
 	s.eventually("it is gone", func() bool { return len(s.source.State().Streams) == 0 })
+}
+
+func TestAFileThatHasMoreThanAStreamMayNameCanBeHeldWhole(t *testing.T) {
+	s := newStaticWith(t, func(o *rdsserver.Options, _ *cachemgr.Options) { o.MaxNames = 2 }, "clusters a=1 b=1 c=1")
+	x := s.envoy(sampleproxy.Forms()[3])
+	x.ask("clusters")
+	first := x.take("clusters", "a", "b", "c")
+	held := map[string]string{"d": "1"}
+	for i, n := range first.Names {
+		held[n] = first.Versions[i]
+	}
+	x.cancel()
+	x = s.envoy(sampleproxy.Forms()[3])
+	x.request("clusters", sampleproxy.Request{Held: held})
+	x.take("clusters", "-d")
+	x = s.envoy(sampleproxy.Forms()[3])
+	x.request("clusters", sampleproxy.Request{Held: map[string]string{"d": "1", "e": "1", "f": "1"}})
+	x.wantEnd(codes.ResourceExhausted, "holds 3 names")
 }

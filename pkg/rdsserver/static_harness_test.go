@@ -31,11 +31,17 @@ type staticPipeline struct {
 // newStatic starts one with what say makes of the words. Without words there is no file.
 func newStatic(t testing.TB, words ...string) *staticPipeline {
 	t.Helper()
+	return newStaticWith(t, func(*rdsserver.Options, *cachemgr.Options) {}, words...)
+}
+
+// newStaticWith is newStatic with options of the server.
+func newStaticWith(t testing.TB, c change, words ...string) *staticPipeline {
+	t.Helper()
 	s := &staticPipeline{file: filepath.Join(t.TempDir(), "static.yaml"), problems: problem.NewBoard(discard)}
 	s.source = must(staticxds.New(staticxds.Options{
 		File: s.file, Problems: s.problems, Metrics: staticxds.NewMetrics(prometheus.NewRegistry()), Log: discard, Settle: time.Millisecond,
 	}))
-	s.pipeline = newPipeline(t, func(o *rdsserver.Options, _ *cachemgr.Options) { o.Static = s.source })
+	s.pipeline = newPipeline(t, c, func(o *rdsserver.Options, _ *cachemgr.Options) { o.Static = s.source })
 	s.deliver()
 	if len(words) > 0 {
 		s.say(words...)

@@ -144,13 +144,22 @@ func (x *Session) changed(k kind) []*Resource {
 	})
 }
 
-// subscribed returns what the file has of what is subscribed to, by name.
+// subscribed returns what the file has of what is subscribed to, by name. It looks through the shorter of the two: it
+// is called for every answer, and of routes most may be tables.
 func (x *Session) subscribed(k kind) []*Resource {
 	sub, l := &x.types[k], &x.set.types[k]
 	if sub.wildcard {
 		return slices.Clone(l.sorted)
 	}
 	var out []*Resource
+	if len(l.sorted) <= len(sub.names) {
+		for _, r := range l.sorted {
+			if sub.has(r.Name) {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
 	for name := range sub.names {
 		if r := l.byName[name]; r != nil {
 			out = append(out, r)

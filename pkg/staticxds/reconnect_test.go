@@ -1,7 +1,9 @@
 package staticxds
 
 import (
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -40,5 +42,30 @@ func TestAReconnectingProxyGetsTheEndpointsOfAChangedClusterAlthoughItHoldsThem(
 				t.Errorf("asked for in the order %v: of %s it was sent %v, want a, which changed", order, k, sent[k])
 			}
 		}
+	}
+}
+
+func TestWhatAnAnswerCostsDoesNotGrowWithTheNamesOfTables(t *testing.T) {
+	s, _ := newSource(t)
+	s.take([]byte("routes: [{name: a}]"), nil)
+	names := make([]string, 10_000)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	x := s.Open(Peer{Delta: true}, noTables{}, func() {})
+	x.Change(RouteType, append(names, "a"), nil)
+	if r := x.Next(RouteType); r == nil || x.Count() != 1 {
+		t.Fatalf("got %v, %d names", r, x.Count())
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 10 {
+		x.Change(RouteType, nil, nil)
+		x.Next(RouteType)
+		x.Count()
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 100_000 {
+		t.Errorf("ten answers allocate %d bytes", n)
 	}
 }

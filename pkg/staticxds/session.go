@@ -82,25 +82,30 @@ func (x *Session) Close() {
 	delete(x.source.sessions, x)
 }
 
-// Holds notes what a client says that it got from an earlier stream, with its first request of a type.
-func (x *Session) Holds(typeURL string, versions map[string]string) {
+// Holds notes what a client says that it got from an earlier stream, with its first request of a type. It returns how
+// many of these names the file does not have: the others are no more than it has.
+func (x *Session) Holds(typeURL string, versions map[string]string) (others int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	k, ok := kindOf(typeURL)
 	sub := &x.types[k]
 	if !ok || sub.open || len(versions) == 0 {
-		return
+		return 0
 	}
 	sub.held = make(map[string]*Resource, len(versions))
 	for name, version := range versions {
 		sub.held[name] = &Resource{Name: name, Version: version}
+		if !x.set.has(k, name) {
+			others++
+		}
 	}
 	if k != endpoints {
-		return
+		return others
 	}
 	for _, c := range x.types[clusters].held { // those that were sent on this stream wait for their endpoints
 		sub.again(c.endpoints)
 	}
+	return others
 }
 
 // Set makes the names all that the stream is subscribed to of a type, as in state of the world. No names in a
@@ -200,7 +205,10 @@ func (x *Session) Count() int {
 	for k := range routes {
 		n += len(x.types[k].names)
 	}
-	return n + len(x.types[routes].names) - len(x.forTables(x.types[routes].names))
+	if x.set == nil {
+		return n + len(x.types[routes].names)
+	}
+	return n + len(x.subscribed(routes))
 }
 
 func (u *subscription) wants() bool { return u.wildcard || len(u.names) > 0 }
