@@ -3,6 +3,7 @@ package cachemgr
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 
@@ -147,15 +148,21 @@ func (m *Manager) compile(e *entry, l *mesh.Lens) (v *variant) {
 	return v
 }
 
-// shared returns a known table with the same bytes, or the new one.
+// shared returns a known table with the same bytes and the same Plan, or the new one. Two MetaRouters may have the same
+// bytes: then only these are shared, and each is told about its own table.
 func (m *Manager) shared(e *entry, t *Table) *Table {
+	known := make([]*Table, 0, len(e.family.variants)+1)
 	for _, v := range e.family.variants {
-		if v.table != nil && v.table.Version == t.Version {
-			return v.table
-		}
+		known = append(known, v.table)
 	}
-	if old := e.served; old != nil && old.Version == t.Version {
-		return old
+	for _, k := range append(known, e.served) {
+		switch {
+		case k == nil || k.Version != t.Version:
+		case reflect.DeepEqual(k.Plan, t.Plan):
+			return k
+		default:
+			t.Any = k.Any
+		}
 	}
 	return t
 }

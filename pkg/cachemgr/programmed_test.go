@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/metards/metards/pkg/cachemgr"
+	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
 	"github.com/metards/metards/pkg/routes"
 )
@@ -55,4 +56,26 @@ func TestAMetaRouterIsProgrammedWhenEveryProxyHasAcceptedItsTables(t *testing.T)
 	again.Close()
 	b.Close()
 	want("all are gone", cachemgr.Programmed{})
+}
+
+func TestAMetaRouterThatReplacesOneOfTheSameContentHasItsTables(t *testing.T) {
+	c := newCache(t)
+	old, renamed := router("shop", "orders", "orders.example"), router("shop", "orders", "orders.example")
+	renamed.Name = "renamed"
+	c.deliver(service("shop", "orders"), old)
+	s := c.open("a", "shop", false)
+	s.Set(routes.RouteConfigurationType, []string{"orders.example_1"})
+	s.Accepted(s.wait())
+	c.store.Apply(mesh.Directory, mesh.Batch{Objects: []*mesh.Object{renamed}, Deleted: []mesh.Key{old.Key}})
+	c.eventually("the new one is programmed", func() bool { return c.Programmed()[renamed.Ref()].UpToDate == 1 })
+	if got := c.Programmed()[old.Ref()]; got.Proxies > 0 {
+		t.Errorf("the old one has %+v", got)
+	}
+	plans, _ := c.Plans(mesh.View{Namespace: "shop"}, "orders.example")
+	if len(plans) != 1 || plans[0].MetaRouter != renamed.Ref() {
+		t.Errorf("it is explained by %v", plans)
+	}
+	if s.Next(routes.RouteConfigurationType) != nil {
+		t.Error("the same bytes are sent again")
+	}
 }
