@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/metards/metards/internal/sampleproxy"
+	"github.com/metards/metards/pkg/staticxds"
 )
 
 // FuzzRequests sends arbitrary requests on all stream forms. Whatever they say, their stream may end but the
@@ -19,7 +20,11 @@ func FuzzRequests(f *testing.F) {
 	f.Add(uint8(1), seed(&discoveryv3.DeltaDiscoveryRequest{Node: node, ResourceNamesSubscribe: []string{table("orders"), "*", ""}}),
 		seed(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{table("orders")}}))
 	f.Add(uint8(3), seed(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "x"}), []byte{})
-	p := newPipeline(f)
+	f.Add(uint8(3), seed(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: staticxds.ClusterType, InitialResourceVersions: map[string]string{"a": "1", "z": ""}}),
+		seed(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: staticxds.EndpointType, ResourceNamesSubscribe: []string{"of-a", "z"}, InitialResourceVersions: map[string]string{"of-a": ""}}))
+	f.Add(uint8(2), seed(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: staticxds.ListenerType}),
+		seed(&discoveryv3.DiscoveryRequest{TypeUrl: staticxds.RouteType, ResourceNames: []string{"r", table("orders")}}))
+	p := newStatic(f, everything...).pipeline
 	p.deliver(service("orders"))
 	cc := p.dial("shop")
 	bystander := p.openOn(cc, sampleproxy.Forms()[0], sampleproxy.Node("sidecar", "bystander", "shop"))
@@ -39,7 +44,7 @@ func FuzzRequests(f *testing.F) {
 				if proto.Unmarshal(data, &m) != nil {
 					return
 				}
-				r = sampleproxy.Request{Node: m.GetNode(), Type: m.GetTypeUrl(), Nonce: m.GetResponseNonce(), Names: m.GetResourceNamesSubscribe(), Dropped: m.GetResourceNamesUnsubscribe(), Error: m.GetErrorDetail()}
+				r = sampleproxy.Request{Node: m.GetNode(), Type: m.GetTypeUrl(), Nonce: m.GetResponseNonce(), Names: m.GetResourceNamesSubscribe(), Dropped: m.GetResourceNamesUnsubscribe(), Held: m.GetInitialResourceVersions(), Error: m.GetErrorDetail()}
 			} else {
 				var m discoveryv3.DiscoveryRequest
 				if proto.Unmarshal(data, &m) != nil {
