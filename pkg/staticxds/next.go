@@ -15,7 +15,7 @@ type Response struct {
 
 	kind    kind
 	changed []string // names that the proxy does not have so
-	missing []string // names that it has, and that a final response in state of the world has not
+	missing []string // names that it has, and that this takes away
 	going   bool     // it has resources that the file does not have any more
 }
 
@@ -55,8 +55,12 @@ func (x *Session) Next(typeURL string) *Response {
 	}
 	r := &Response{Resources: x.changed(k), kind: k}
 	for name := range sub.unknown {
-		if !x.set.has(k, name) {
-			r.Removed = append(r.Removed, name)
+		if x.set.has(k, name) {
+			continue
+		}
+		r.Removed = append(r.Removed, name)
+		if sub.held[name] != nil {
+			r.missing = append(r.missing, name)
 			delete(sub.held, name)
 		}
 	}
@@ -86,7 +90,7 @@ func (x *Session) Removal() *Response {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.look()
-	if x.set == nil {
+	if x.set == nil || time.Now().Before(x.whole) {
 		return nil
 	}
 	for k := kinds - 1; k >= 0; k-- {
@@ -132,7 +136,7 @@ func (x *Session) removal(k kind) *Response {
 		delete(sub.held, name)
 	}
 	slices.Sort(going)
-	return &Response{Removed: going, kind: k}
+	return &Response{Removed: going, missing: going, kind: k}
 }
 
 // changed returns what is subscribed to of a kind and differs from what was sent, by name.
@@ -262,7 +266,7 @@ func (x *Session) Rejected(r *Response, reason string) {
 			sub.refuse(resource.Name, resource.Version)
 		}
 	}
-	for _, name := range slices.Concat(r.Removed, r.missing) {
+	for _, name := range r.missing {
 		sub.refuse(name, "")
 	}
 }

@@ -36,7 +36,12 @@ type Session struct {
 	mu    sync.Mutex
 	set   *Set // as of the last look
 	types [kinds]subscription
+	whole time.Time // when all is known of what the client holds
 }
+
+// gather is how long nothing is taken away after a client has said what it holds of a type: it sends its first requests
+// at once, but they are read one by one, and what it holds of listeners may need what it holds of clusters.
+const gather = time.Second
 
 // subscription is one kind on one stream.
 type subscription struct {
@@ -99,11 +104,17 @@ func (x *Session) Holds(typeURL string, versions map[string]string) (others int)
 			others++
 		}
 	}
-	if k != endpoints {
-		return others
+	if others > 0 {
+		x.whole = time.Now().Add(gather)
+		time.AfterFunc(gather, x.wake)
 	}
-	for _, c := range x.types[clusters].held { // those that were sent on this stream wait for their endpoints
-		sub.again(c.endpoints)
+	switch k {
+	case routes: // of the file or tables, the proxy goes on with them
+		sub.drop(x.set)
+	case endpoints:
+		for _, c := range x.types[clusters].held { // those that were sent on this stream wait for their endpoints
+			sub.again(c.endpoints)
+		}
 	}
 	return others
 }
@@ -175,7 +186,8 @@ func (x *Session) Change(typeURL string, add, remove []string) {
 			sub.again(n)
 		}
 		sub.names[n], added[n] = struct{}{}, struct{}{}
-		if k != routes { // of routes an unknown name waits, as it does for tables
+		// Of routes an unknown name waits, as it does for tables. What is only held from an earlier stream is a removal.
+		if k != routes && !(first && sub.held[n] != nil) {
 			if sub.unknown == nil {
 				sub.unknown = map[string]struct{}{}
 			}
