@@ -187,7 +187,7 @@ func (x *Session) Change(typeURL string, add, remove []string) {
 		}
 		sub.names[n], added[n] = struct{}{}, struct{}{}
 		// Of routes an unknown name waits, as it does for tables. What is only held from an earlier stream is a removal.
-		if k != routes && !(first && sub.held[n] != nil) {
+		if k != routes && (!first || sub.held[n] == nil) {
 			if sub.unknown == nil {
 				sub.unknown = map[string]struct{}{}
 			}
