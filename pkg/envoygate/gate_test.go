@@ -456,6 +456,19 @@ func TestAReplacedBinaryJudgesAnew(t *testing.T) {
 	}
 }
 
+func TestAVerdictOfABinaryThatWasNotProbedDoesNotCount(t *testing.T) {
+	s := newScene(t, func(o *envoygate.Options) { o.Look, o.MaxPause = time.Hour, time.Hour }) // it does not look by itself
+	s.run()
+	s.put("good")
+	s.wantVerdict("good", "passed")
+	s.install("#!/bin/sh\nexit 0\n")
+	s.put("bad")
+	s.eventually("there is a Problem", func() bool { return len(s.problems.All()) > 0 })
+	if got := s.verdict("bad"); got != "" {
+		t.Errorf("a binary that takes everything has judged: %s", got)
+	}
+}
+
 func TestWhatWasPutOffIsTriedAgain(t *testing.T) {
 	s := newScene(t)
 	s.put("crash")

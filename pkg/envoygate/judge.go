@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -12,15 +13,21 @@ import (
 	"github.com/metards/metards/pkg/cachemgr"
 )
 
+// errReplaced means that another binary judged than the one that was probed, so its verdict does not count.
+var errReplaced = errors.New("the binary was replaced")
+
 // judge finds the verdict on each of some tables. Where they do not pass together, each half is judged: so a bad
 // one is found and the others pass. It returns an error, and gives back what is left, if the binary does not
-// work at all or the context has ended.
-func (g *Gate) judge(ctx context.Context, q Verdicts, tables []*cachemgr.Table) error {
+// work at all, or is not the probed one any more, or the context has ended.
+func (g *Gate) judge(ctx context.Context, q Verdicts, probed os.FileInfo, tables []*cachemgr.Table) error {
 	objection, err := g.run(ctx, tables)
 	switch {
 	case ctx.Err() != nil:
 		q.GiveBack(tables)
 		return ctx.Err()
+	case !same(g.binary(), probed):
+		q.GiveBack(tables)
+		return errReplaced
 	case err != nil:
 		if broken := g.probe(ctx); broken != nil {
 			q.GiveBack(tables)
@@ -38,11 +45,11 @@ func (g *Gate) judge(ctx context.Context, q Verdicts, tables []*cachemgr.Table) 
 		return nil
 	}
 	half := len(tables) / 2
-	if err := g.judge(ctx, q, tables[:half]); err != nil {
+	if err := g.judge(ctx, q, probed, tables[:half]); err != nil {
 		q.GiveBack(tables[half:])
 		return err
 	}
-	return g.judge(ctx, q, tables[half:])
+	return g.judge(ctx, q, probed, tables[half:])
 }
 
 // run puts tables through the binary, together.

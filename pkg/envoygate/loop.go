@@ -2,6 +2,7 @@ package envoygate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -63,7 +64,8 @@ func (l *loop) start(ctx context.Context) {
 		if len(tables) == 0 {
 			return
 		}
-		l.spawn(func() error { return l.judge(ctx, l.queue, tables) })
+		probed := l.seen
+		l.spawn(func() error { return l.judge(ctx, l.queue, probed, tables) })
 	}
 }
 
@@ -78,6 +80,8 @@ func (l *loop) learn(ctx context.Context, err error) {
 	l.probing = false
 	switch {
 	case ctx.Err() != nil:
+	case errors.Is(err, errReplaced):
+		l.works, l.due, l.pause = false, time.Now(), l.look
 	case err != nil:
 		l.works = false
 		l.due = time.Now().Add(l.pause)
@@ -118,8 +122,8 @@ func (l *loop) lookAround() {
 }
 
 // binary returns the binary as a file, nil if it is not there.
-func (l *loop) binary() os.FileInfo {
-	info, err := os.Stat(l.path)
+func (g *Gate) binary() os.FileInfo {
+	info, err := os.Stat(g.path)
 	if err != nil {
 		return nil
 	}

@@ -10,13 +10,14 @@ import (
 // Objections has tables judged once, without a queue, and returns what Envoy has against those that it refuses.
 // It fails if there is one that could not be judged.
 func (g *Gate) Objections(ctx context.Context, tables []*cachemgr.Table) (map[*cachemgr.Table]string, error) {
+	probed := g.binary()
 	if err := g.probe(ctx); err != nil {
 		return nil, g.unable(ctx, err)
 	}
 	c := &collector{refused: map[*cachemgr.Table]string{}}
 	for len(tables) > 0 && c.failed == nil {
 		n := min(g.batch, len(tables))
-		if err := g.judge(ctx, c, tables[:n]); err != nil {
+		if err := g.judge(ctx, c, probed, tables[:n]); err != nil {
 			return nil, g.unable(ctx, err)
 		}
 		tables = tables[n:]

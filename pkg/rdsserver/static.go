@@ -2,7 +2,6 @@ package rdsserver
 
 import (
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -103,9 +102,16 @@ func (s *stream) rejected(r response, reason string) {
 	s.cache.Rejected(r.table, reason)
 }
 
+// maxLogged bounds how many names of static resources are logged at once.
+const maxLogged = 10
+
 // logRejected tells of a rejection once, however many proxies have it.
 func (s *stream) logRejected(r response, reason string) {
-	if !s.server.logged.first("rejected " + r.typeURL() + " " + strings.Join(r.names(), " ") + " " + r.version() + " " + reason) {
+	what := r.typeURL()
+	if r.table != nil {
+		what = r.table.Name.Name
+	}
+	if !s.server.logged.first("rejected " + what + " " + r.version() + " " + reason) {
 		return
 	}
 	if r.table != nil {
@@ -113,6 +119,7 @@ func (s *stream) logRejected(r response, reason string) {
 			"version", r.version(), "node", s.node.id, "error", reason)
 		return
 	}
-	s.server.log.Warn("a proxy rejected static resources; they are sent again when they differ", "type", r.typeURL(), "names", r.names(),
-		"removed", r.removed(), "version", r.version(), "node", s.node.id, "error", reason)
+	names := r.names()
+	s.server.log.Warn("a proxy rejected static resources; they are sent again when they differ", "type", r.typeURL(), "count", len(names),
+		"names", names[:min(len(names), maxLogged)], "removed", r.removed(), "version", r.version(), "node", s.node.id, "error", reason)
 }

@@ -97,12 +97,14 @@ func (s *Source) take(data []byte, unreadable *problem.Problem) {
 		}
 	}
 	s.faults = faults
-	if set == nil {
+	if set != nil {
+		s.publish(set) // which may find more of them
+	}
+	if len(s.faults) > 0 {
 		s.options.Metrics.failures.Inc()
 	} else {
 		s.loaded = time.Now()
 		s.options.Metrics.loaded.Set(float64(s.loaded.UnixMilli()) / 1000)
-		s.publish(set)
 	}
 	s.report()
 }
