@@ -241,28 +241,22 @@ func TestAReplacedClusterAndAMovedListenerLoseNoRequest(t *testing.T) {
 	})
 }
 
-// TestAListenerThatTakesAnothersAddressNeedsTwoEdits shows what docs/static-resources.md says of a renamed listener:
-// removals come last, and Envoy has no two listeners with one address.
-func TestAListenerThatTakesAnothersAddressNeedsTwoEdits(t *testing.T) {
+func TestAListenerThatTakesAnothersAddressIsItsSuccessor(t *testing.T) {
 	inBothForms(t, func(t *testing.T, form sampleproxy.Form) {
-		content := func(s *scene, listeners ...stock.Object) resources {
+		content := func(s *scene, listener stock.Object) resources {
 			return resources{
 				Clusters: []stock.Object{stock.EDS("a"), stock.EDS("b")}, Endpoints: []stock.Object{stock.Endpoints("a", s.endpoint("a")), stock.Endpoints("b", s.endpoint("b"))},
-				Listeners: listeners, Routes: []stock.Object{routeTo("to-a", "a"), routeTo("to-b", "b")},
+				Listeners: []stock.Object{listener}, Routes: []stock.Object{routeTo("to-a", "a"), routeTo("to-b", "b")},
 			}
 		}
 		s, addr := bare(t, form, ordersService, []string{"a", "b"}, func(s *scene, addr string) resources {
 			return content(s, stock.Listener("old", addr, "to-a", nil))
 		})
 		report.Soon(t, "before: traffic", "a", answers(s, addr), s)
-		renamed := content(s, stock.Listener("new", addr, "to-b", nil))
-		s.serve(renamed)
-		report.Soon(t, "in one edit: lds: update_rejected", "1", s.statNow("listener_manager.lds.update_rejected"), s)
-		report.Is(t, "in one edit: traffic", "a", now(s, addr))
-		s.serve(content(s))
-		report.Soon(t, "in two edits: the old one is gone", "0", s.statNow("listener_manager.total_listeners_active"), s)
-		s.serve(renamed)
-		report.Soon(t, "in two edits: traffic", "b", answers(s, addr), s)
+		s.serve(content(s, stock.Listener("new", addr, "to-b", nil)))
+		report.Soon(t, "renamed: traffic", "b", answers(s, addr), s)
+		report.Soon(t, "renamed: listeners", "1", s.statNow("listener_manager.total_listeners_active"), s)
+		report.Soon(t, "lds: update_rejected", "0", s.statNow("listener_manager.lds.update_rejected"), s)
 	})
 }
 

@@ -230,7 +230,7 @@ func TestWhatIsOwedForAnAbandonedTypeHoldsNothingBack(t *testing.T) {
 		x.ask("listeners")
 		x.ask("endpoints") // the last cluster went away
 		x.take("listeners", "l")
-		s.say("listeners m=1")
+		s.say("listeners m=2")
 		if form.Delta {
 			x.take("listeners", "m")
 			x.take("listeners", "-l")

@@ -103,7 +103,7 @@ func TestARemovalComesLastAndInTheOppositeOrder(t *testing.T) {
 		s := newStatic(t, everything...)
 		x := s.settled(form)
 		before := x.accepted["clusters"]
-		s.say("clusters c=1 b=1", "endpoints of-b=1", "listeners m=1", "routes s=1")
+		s.say("clusters c=1 b=1", "endpoints of-b=1", "listeners m=2", "routes s=1")
 		union := ""
 		if form.Delta {
 			x.take("clusters", "c")
@@ -115,7 +115,7 @@ func TestARemovalComesLastAndInTheOppositeOrder(t *testing.T) {
 			x.take("listeners", "l", "m")
 			x.take("listeners", "m")
 		}
-		s.say("clusters c=1 b=1", "endpoints of-b=2", "listeners m=1", "routes s=1")
+		s.say("clusters c=1 b=1", "endpoints of-b=2", "listeners m=2", "routes s=1")
 		x.take("endpoints", "of-b") // and still no removal: the old listener drains, and its table names a cluster
 		x.ask("routes", "s")
 		x.take("routes", "s")
@@ -299,4 +299,23 @@ func TestInDeltaAReconnectingProxyGetsOnlyWhatItHasNotAndWhatIsGone(t *testing.T
 	x.take("endpoints", "of-a")
 	s.say("clusters a=1 c=1", "endpoints of-a=1")
 	x.take("endpoints", "-of-b")
+}
+
+func TestAListenerGoesTogetherWithTheComingOfOneAtItsAddress(t *testing.T) {
+	inBothForms(t, func(t *testing.T, form sampleproxy.Form) {
+		s := newStatic(t, "clusters a=1", "endpoints of-a=1", "listeners k=1 l=2", "routes r=1")
+		x := s.envoy(form)
+		x.ask("clusters")
+		x.take("clusters", "a")
+		x.ask("listeners")
+		x.take("listeners", "k", "l")
+		s.say("clusters a=1", "endpoints of-a=1", "listeners m=2", "routes r=1") // m is where l was, and k goes too
+		if form.Delta {
+			x.take("listeners", "m", "-l")
+			x.take("listeners", "-k")
+		} else {
+			x.take("listeners", "k", "m")
+			x.take("listeners", "m")
+		}
+	})
 }

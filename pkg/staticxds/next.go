@@ -64,6 +64,12 @@ func (x *Session) Next(typeURL string) *Response {
 			delete(sub.held, name)
 		}
 	}
+	for name, h := range sub.held {
+		if k == listeners && !x.set.has(k, name) && x.set.displaces(h) {
+			r.Removed, r.missing = append(r.Removed, name), append(r.missing, name)
+			delete(sub.held, name)
+		}
+	}
 	slices.Sort(r.Removed)
 	if len(r.Resources)+len(r.Removed) == 0 && !sub.due {
 		return nil
@@ -184,7 +190,8 @@ func (x *Session) withdrawn(k kind) bool {
 }
 
 // full is a response in state of the world. But for the final one it still has what is going, as the proxy took
-// it last, under a version that says so.
+// it last, under a version that says so; without the listeners whose address another one takes, for Envoy has no two
+// at one address.
 func (x *Session) full(k kind, final bool) *Response {
 	sub, r := &x.types[k], &Response{Resources: x.subscribed(k), kind: k}
 	for _, resource := range r.Resources {
@@ -195,7 +202,7 @@ func (x *Session) full(k kind, final bool) *Response {
 	for name, t := range sub.taken {
 		switch {
 		case x.set.has(k, name):
-		case final:
+		case final || k == listeners && x.set.displaces(t):
 			r.missing = append(r.missing, name)
 		default:
 			r.Resources, r.going = append(r.Resources, t), true

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -165,7 +166,22 @@ func (r *reader) item(k kind, i int, tree any) *Resource {
 		r.fault(place(k, i), path, problem.Internal, "%v", err)
 		return nil
 	}
-	return &Resource{Name: name, Any: &anypb.Any{TypeUrl: k.typeURL(), Value: value}, endpoints: endpointsOf(message)}
+	return &Resource{
+		Name: name, Any: &anypb.Any{TypeUrl: k.typeURL(), Value: value}, endpoints: endpointsOf(message), address: addressOf(message),
+	}
+}
+
+// addressOf is the address of a listener as something to compare, empty if it has none.
+func addressOf(m named) string {
+	l, ok := m.(*listenerv3.Listener)
+	if !ok || l.GetAddress() == nil {
+		return ""
+	}
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(l.GetAddress())
+	if err != nil { // then that of the whole listener failed before
+		return ""
+	}
+	return string(text)
 }
 
 // endpointsOf is the name under which a cluster asks on ADS for its endpoints, empty if it does not.

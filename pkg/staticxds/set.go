@@ -18,6 +18,7 @@ type Resource struct {
 	Any     *anypb.Any // nil if all that is known is what a proxy says that it holds
 
 	endpoints string // of a cluster: the name of its endpoints on ADS, if it has such
+	address   string // of a listener: its address, marshalled
 }
 
 // Set is what a file says, and what is served. It is read-only.
@@ -69,6 +70,11 @@ func (s *Set) versionOf(k kind, name string) string {
 		return ""
 	}
 	return s.types[k].byName[name].Version
+}
+
+// displaces reports whether a listener is at the address of one that the set does not have, as when it is renamed.
+func (s *Set) displaces(gone *Resource) bool {
+	return gone.address != "" && slices.ContainsFunc(s.types[listeners].sorted, func(l *Resource) bool { return l.address == gone.address })
 }
 
 // withoutEndpoints returns the clusters that ask on ADS for endpoints which are not there.
