@@ -57,16 +57,27 @@ func cliDoc() string {
 		if !c.Flags().HasFlags() {
 			continue
 		}
-		b.WriteString("\n| flag | default | meaning | environment |\n|---|---|---|---|\n")
-		c.Flags().VisitAll(func(f *pflag.Flag) {
-			usage, _, _ := strings.Cut(f.Usage, " [METARDS_")
-			byDefault := f.DefValue
-			if byDefault != "" {
-				byDefault = "`" + byDefault + "`"
-			}
-			fmt.Fprintf(&b, "| `--%s` | %s | %s | `%s` |\n", f.Name, byDefault, usage, variable(f.Name))
-		})
+		for _, g := range groupsOf(c.Flags()) {
+			b.WriteString(flagsDoc(g))
+		}
 	}
+	return b.String()
+}
+
+func flagsDoc(g flagGroup) string {
+	var b bytes.Buffer
+	if g.title != "" {
+		fmt.Fprintf(&b, "\n%s:\n", g.title)
+	}
+	b.WriteString("\n| flag | default | meaning | environment |\n|---|---|---|---|\n")
+	g.flags.VisitAll(func(f *pflag.Flag) {
+		usage, _, _ := strings.Cut(f.Usage, " [METARDS_")
+		byDefault := f.DefValue
+		if byDefault != "" {
+			byDefault = "`" + byDefault + "`"
+		}
+		fmt.Fprintf(&b, "| `--%s` | %s | %s | `%s` |\n", f.Name, byDefault, usage, variable(f.Name))
+	})
 	return b.String()
 }
 

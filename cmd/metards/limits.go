@@ -4,16 +4,11 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/metards/metards/pkg/rdsserver"
 )
 
-// registerLimits adds the flags of who may speak for whom, and of what clients may take. A mesh in order
-// meets none of the limits.
+// registerLimits adds the flags of what clients may take.
 func (o *serveFlags) registerLimits(f *pflag.FlagSet) {
 	l := &o.limits
-	f.StringVar(&o.authorize, "authorize", string(rdsserver.AuthorizeNamespace),
-		"for whom a proxy may speak: namespace (that of its certificate), mesh (any), off (any, whatever its certificate says)")
 	f.IntVar(&l.Connections, "max-connections", 50_000, "most open connections; further ones are closed")
 	f.IntVar(&l.HandshakeRate, "handshake-rate", 1000, "most handshakes that begin per second; the rest wait")
 	f.DurationVar(&l.HandshakeTime, "handshake-timeout", 10*time.Second, "time for a handshake, the wait for its turn included")

@@ -19,12 +19,20 @@ type meshFlags struct {
 }
 
 func (m *meshFlags) register(f *pflag.FlagSet) {
+	m.registerSettings(f)
+	m.registerLimits(f)
+}
+
+func (m *meshFlags) registerSettings(f *pflag.FlagSet) {
 	f.StringVar(&m.settings.RootNamespace, "root-namespace", "istio-system", "root namespace of the mesh")
 	f.StringVar(&m.settings.ClusterDomain, "cluster-domain", "cluster.local", "domain of the cluster, which completes short host names")
 	f.StringSliceVar(&m.settings.DefaultServiceExportTo, "default-service-export-to", nil,
 		"namespaces that see ServiceEntries without exportTo, as in the mesh's defaultServiceExportTo (default: all)")
 	f.StringSliceVar(&m.settings.DefaultRuleExportTo, "default-destination-rule-export-to", nil,
 		"namespaces that see DestinationRules without exportTo, as in the mesh's defaultDestinationRuleExportTo (default: all)")
+}
+
+func (m *meshFlags) registerLimits(f *pflag.FlagSet) {
 	f.IntVar(&m.limits.RegexLength, "max-regex-length", 4096, "longest regex of a MetaRouter, in bytes")
 	f.IntVar(&m.limits.RegexProgram, "max-regex-program", 10_000, "largest compiled regex of a MetaRouter, in instructions as Go's regexp counts them")
 	f.IntVar(&m.limits.Entries, "max-entries", 50_000, "most hosts, routes, destinations, attributes and mutations of one MetaRouter together")
