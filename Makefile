@@ -63,8 +63,10 @@ format-check:
 	@unformatted=$$(gofmt -l $(GOFILES)); if [ -n "$$unformatted" ]; then echo "not formatted (make format):"; echo "$$unformatted"; exit 1; fi
 
 .PHONY: lint
-lint: ## Lint, import rules included
+lint: ## Lint, import rules included, the code of the e2e modules too
 	$(TOOL) golangci-lint run ./...
+	for module in e2e e2e/manifests e2e/image; do \
+	  (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run ./...) || exit 1; done
 
 .PHONY: vet
 vet: ## Vet the code, that of the e2e modules too

@@ -44,7 +44,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Printf("etcd, kube-apiserver and istiod are up after %s\n", time.Since(began).Round(time.Second))
+	fmt.Fprintf(os.Stdout, "etcd, kube-apiserver and istiod are up after %s\n", time.Since(began).Round(time.Second))
 	code := m.Run()
 	report.Print(os.Stdout)
 	return code

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -121,10 +123,14 @@ func TestTheCRDDeletedAndAppliedAgainTakesNothingAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the CRD is gone", func() error {
-		if _, err := crds.Get(t.Context(), "metarouters.metaprotocol.aeraki.io", metav1.GetOptions{}); err != nil {
+		_, err := crds.Get(t.Context(), "metarouters.metaprotocol.aeraki.io", metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
 			return nil
+		case err != nil:
+			return err
 		}
-		return fmt.Errorf("it is still there")
+		return errors.New("it is still there")
 	})
 	late := subscribe(t, m, rds(), ns, orders(ns))
 	late.want(orders(ns), canaryRoutes(ns, 90, 10))

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	code := m.Run()
-	fmt.Println("\nmetards with a stock Envoy: case | expected | seen")
+	fmt.Fprintln(os.Stdout, "\nmetards with a stock Envoy: case | expected | seen")
 	report.Print(os.Stdout)
 	return code
 }
