@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 
@@ -67,8 +68,10 @@ func (l *loaded) answer(w io.Writer, q explain.Question) error {
 	for i, t := range tables {
 		answers[i].Plan = t.plan
 	}
-	if err := q.Answer(w, answers); err != nil {
+	var text bytes.Buffer
+	if err := q.Answer(&text, answers); err != nil {
 		return &exitError{1, fmt.Errorf("%w; see metards render", err)}
 	}
-	return nil
+	_, err := text.WriteTo(w)
+	return err
 }

@@ -80,6 +80,7 @@ func TestExplainSaysWhatIsWrongWithTheQuestion(t *testing.T) {
 		"no namespace":                   {[]string{"a.b", "--server", admin}, 2, "--namespace"},
 		"a port that is no number":       {[]string{"a.b:x", "-n", "web", "--dir", r.dir}, 2, `"a.b:x" is not HOST:PORT`},
 		"an attribute without a value":   {[]string{"a.b", "-n", "web", "--dir", r.dir, "-a", "method"}, 2, `--attribute: the attribute "method" is not NAME=VALUE`},
+		"an attribute twice":             {[]string{"a.b", "-n", "web", "--dir", r.dir, "-a", "m=1", "-a", "M=2"}, 2, `"M" is given twice`},
 		"nobody listens":                 {[]string{"a.b", "-n", "web", "--server", "127.0.0.1:1"}, 2, "it is the admin port that is asked"},
 		"a port alone":                   {[]string{"a.b", "-n", "web", "--server", "15014"}, 2, `--server "15014" is neither HOST:PORT nor a URL`},
 		"a blank":                        {[]string{"a.b", "-n", "web", "--server", "a b:1"}, 2, `--server "a b:1" is neither`},

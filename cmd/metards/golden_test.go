@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +66,23 @@ func TestRenderPutsProblemsOnStandardErrorAndTheWholeOutputOnStandardOutput(t *t
 		}
 		if !strings.Contains(stderr.String(), "in/rules.yaml:") {
 			t.Errorf("%s: standard error names no place: %s", output, &stderr)
+		}
+	}
+}
+
+// full is an output that takes nothing, as a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+func TestAnOutputThatCannotBeWrittenIsNoSuccess(t *testing.T) {
+	for _, args := range [][]string{
+		{"validate", "../../examples"}, {"validate", "../../examples", "--output", "json"}, {"render", "../../examples", "-n", "web"},
+		{"explain", "orders.shop.svc.cluster.local", "--dir", "../../examples", "-n", "web"}, {"envoyfilters", "../../examples"},
+	} {
+		var stderr bytes.Buffer
+		if code := run(t.Context(), args, full{}, &stderr); code == 0 || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%q: exit code %d, %s", args, code, &stderr)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,12 +52,17 @@ func newValidate() *cobra.Command {
 			if output == "json" {
 				err = printProblemsJSON(cmd.OutOrStdout(), problems)
 			} else {
-				l.printReport(cmd.OutOrStdout(), problems)
+				var text bytes.Buffer
+				l.printReport(&text, problems)
+				_, err = text.WriteTo(cmd.OutOrStdout())
 			}
-			if err == nil && (problem.HasError(problems) || strict && len(problems) > 0) {
+			switch {
+			case err != nil:
+				return &exitError{2, err}
+			case problem.HasError(problems) || strict && len(problems) > 0:
 				return &exitError{code: 1}
 			}
-			return err
+			return nil
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")

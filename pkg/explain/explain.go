@@ -36,12 +36,17 @@ func ParseHost(text string) (host string, port uint32, err error) {
 // ParseAttributes takes NAME=VALUE texts.
 func ParseAttributes(list []string) (map[string]string, error) {
 	out := make(map[string]string, len(list))
+	seen := make(map[string]bool, len(list))
 	for _, text := range list {
 		name, value, ok := strings.Cut(text, "=")
 		if !ok || name == "" {
 			return nil, fmt.Errorf("the attribute %q is not NAME=VALUE", text)
 		}
-		out[name] = value
+		folded := strings.ToLower(name)
+		if seen[folded] {
+			return nil, fmt.Errorf("the attribute %q is given twice (letter case does not count); a request has one value", name)
+		}
+		seen[folded], out[name] = true, value
 	}
 	return out, nil
 }
