@@ -20,18 +20,19 @@ const (
 
 // Event is one step of the protocol, so that a person can read it. Fields that an event has not are left out.
 type Event struct {
-	Time    time.Time `json:"time"`
-	Event   string    `json:"event"`
-	Stream  uint64    `json:"stream,omitempty"` // number of the stream since the start
-	Method  string    `json:"method,omitempty"` // as in StreamRoutes
-	Node    string    `json:"node,omitempty"`
-	Type    string    `json:"type,omitempty"`
-	Names   []string  `json:"names,omitempty"`
-	Dropped []string  `json:"unsubscribed,omitempty"` // delta only
-	Removed []string  `json:"removed,omitempty"`      // delta only
-	Version string    `json:"version"`                // empty in a first request: the proxy holds nothing
-	Nonce   string    `json:"nonce,omitempty"`
-	Error   string    `json:"error,omitempty"`
+	Time    time.Time         `json:"time"`
+	Event   string            `json:"event"`
+	Stream  uint64            `json:"stream,omitempty"` // number of the stream since the start
+	Method  string            `json:"method,omitempty"` // as in StreamRoutes
+	Node    string            `json:"node,omitempty"`
+	Type    string            `json:"type,omitempty"`
+	Names   []string          `json:"names,omitempty"`
+	Dropped []string          `json:"unsubscribed,omitempty"` // delta only
+	Removed []string          `json:"removed,omitempty"`      // delta only
+	Held    map[string]string `json:"held,omitempty"`         // delta only
+	Version string            `json:"version"`                // empty in a first request: the proxy holds nothing
+	Nonce   string            `json:"nonce,omitempty"`
+	Error   string            `json:"error,omitempty"`
 }
 
 // EventLog writes Events as JSON lines. A nil EventLog writes nothing.

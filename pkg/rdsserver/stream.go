@@ -194,7 +194,7 @@ const maxParked = 64
 // that it means is not the pending one.
 func (s *stream) answer(r request) {
 	event := Event{
-		Event: EventRequest, Stream: s.id, Node: s.node.id, Type: r.typeURL, Names: r.names, Version: r.version, Nonce: r.nonce,
+		Event: EventRequest, Stream: s.id, Node: s.node.id, Type: r.typeURL, Names: r.names, Version: r.version, Nonce: r.nonce, Held: r.held,
 	}
 	if len(r.add) > 0 || len(r.remove) > 0 {
 		event.Names, event.Dropped = r.add, r.remove
