@@ -20,8 +20,8 @@ func newDevCerts() *cobra.Command {
 		Use:   "dev-certs DIR",
 		Short: "Write throw-away certificates to try metards without a mesh",
 		Long: "Write the certificates that a mesh's CA would give, to a new directory: server.pem for metards serve on this\n" +
-			"machine, proxy.pem for a proxy of a namespace, each with its key, and root.pem, to which both chain. They\n" +
-			"are valid for a day, and nobody keeps the root's key: for another certificate make another directory.",
+			"machine, proxy.pem for a proxy of a namespace, each with its key, and root.pem, to which both chain. The\n" +
+			"two are valid for a day, and nobody keeps the root's key: for another certificate make another directory.",
 		Example: "  metards dev-certs certs --namespace web\n" +
 			"  metards serve --dir examples/dubbo-canary --cert certs/server.pem --key certs/server-key.pem --root certs/root.pem",
 		Args: exactlyOneDir,
