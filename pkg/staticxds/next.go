@@ -6,36 +6,6 @@ import (
 	"time"
 )
 
-// Response is what one response has: of one type, and in state of the world all of it where the kind is whole.
-type Response struct {
-	Type      string
-	Version   string      // of the type
-	Resources []*Resource // by name
-	Removed   []string    // by name; delta only
-
-	kind    kind
-	changed []string // names that the proxy does not have so
-	missing []string // names that it has, and that this takes away
-	going   bool     // it has resources that the file does not have any more
-}
-
-// Names returns the names of the resources.
-func (r *Response) Names() []string {
-	out := make([]string, len(r.Resources))
-	for i, x := range r.Resources {
-		out[i] = x.Name
-	}
-	return out
-}
-
-// Bytes is the size of the resources.
-func (r *Response) Bytes() (n int) {
-	for _, x := range r.Resources {
-		n += len(x.Any.GetValue())
-	}
-	return n
-}
-
 // Next returns what is new of a type for the proxy, nil if nothing is, and notes it as sent. Everything that was
 // sent of the type before must have been answered. What the file does not have any more is left to Removal.
 func (x *Session) Next(typeURL string) *Response {
@@ -275,15 +245,6 @@ func (x *Session) Rejected(r *Response, reason string) {
 	}
 	for _, name := range r.missing {
 		sub.refuse(name, "")
-	}
-}
-
-func (u *subscription) refuse(name, version string) {
-	if u.refused == nil {
-		u.refused = map[string]string{}
-	}
-	if u.has(name) {
-		u.refused[name] = version
 	}
 }
 
