@@ -12,13 +12,12 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/metards/metards/pkg/mesh"
 )
 
 // resourceType is the message that items of all kinds but MeshConfig are wrapped in.
 const resourceType = "istio.mcp.v1alpha1.Resource"
-
-// revisionLabel names the control plane that an object is for.
-const revisionLabel = "istio.io/rev"
 
 // glance is what can be told of an item without decoding it. Lists come in full on every push, also when
 // only an endpoint moved, so a glance is all that an unchanged item costs. It refers to the bytes of the
@@ -133,7 +132,7 @@ func (g *glance) readLabel(message []byte) bool {
 			value = s.value
 		}
 	}
-	if string(key) == revisionLabel {
+	if string(key) == mesh.RevisionLabel {
 		g.revision = value
 	}
 	return !s.bad

@@ -7,6 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	mcp "istio.io/api/mcp/v1alpha1"
+
+	"github.com/metards/metards/pkg/mesh"
 )
 
 func TestAGlanceCostsAlmostNothing(t *testing.T) {
@@ -55,7 +57,7 @@ func FuzzGlance(f *testing.F) {
 		if proto.Unmarshal(wire, &r) != nil || err != nil {
 			return
 		}
-		if string(g.name) != r.GetMetadata().GetName() || string(g.revision) != r.GetMetadata().GetLabels()[revisionLabel] ||
+		if string(g.name) != r.GetMetadata().GetName() || string(g.revision) != r.GetMetadata().GetLabels()[mesh.RevisionLabel] ||
 			g.seconds != r.GetMetadata().GetCreateTime().GetSeconds() || g.nanos != r.GetMetadata().GetCreateTime().GetNanos() ||
 			string(g.bodyType) != r.GetBody().GetTypeUrl() || !bytes.Equal(g.body, r.GetBody().GetValue()) {
 			t.Errorf("%q: got %+v, want %v", wire, g, &r)

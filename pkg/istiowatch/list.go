@@ -152,7 +152,7 @@ func (l *list) glances(v int, resources []*anypb.Any) ([]glance, verdict) {
 		case err != nil:
 			bad.add(err.Error())
 			bad.unreadable++
-		case l.revision == "" || len(g.revision) == 0 || string(g.revision) == l.revision:
+		case mesh.OfRevision(string(g.revision), l.revision):
 			out = append(out, g)
 		}
 	}

@@ -45,20 +45,16 @@ type Pauses struct {
 }
 
 func (p *Pauses) complete() error {
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		def   time.Duration
-	}{
-		{"Interval", &p.Interval, time.Second}, {"Count", &p.Count, 10 * time.Second}, {"Refresh", &p.Refresh, time.Minute},
-		{"Farewell", &p.Farewell, 2 * time.Second}, {"Retry", &p.Retry, time.Second}, {"MaxRetry", &p.MaxRetry, time.Minute},
-	} {
-		if *d.value < 0 {
-			return fmt.Errorf("kubestatus: pause %s is %s and must not be negative", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
+	err := errors.Join(
+		kubeclient.CompletePause("Interval", &p.Interval, time.Second),
+		kubeclient.CompletePause("Count", &p.Count, 10*time.Second),
+		kubeclient.CompletePause("Refresh", &p.Refresh, time.Minute),
+		kubeclient.CompletePause("Farewell", &p.Farewell, 2*time.Second),
+		kubeclient.CompletePause("Retry", &p.Retry, time.Second),
+		kubeclient.CompletePause("MaxRetry", &p.MaxRetry, time.Minute),
+	)
+	if err != nil {
+		return fmt.Errorf("kubestatus: %w", err)
 	}
 	return nil
 }

@@ -120,13 +120,9 @@ func (w *Watcher) remove(k mesh.Key) {
 	w.note()
 }
 
-// revisionLabel names the control plane that an object is for.
-const revisionLabel = "istio.io/rev"
-
-// ours reports whether an object is for our revision: those without the label are for all.
+// ours reports whether an object is for our revision.
 func (w *Watcher) ours(u *unstructured.Unstructured) bool {
-	revision := u.GetLabels()[revisionLabel]
-	return w.options.Revision == "" || revision == "" || revision == w.options.Revision
+	return mesh.OfRevision(u.GetLabels()[mesh.RevisionLabel], w.options.Revision)
 }
 
 // keyOf returns the key as the decoder makes it.

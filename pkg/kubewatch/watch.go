@@ -48,20 +48,16 @@ type Pauses struct {
 }
 
 func (p *Pauses) complete() error {
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		def   time.Duration
-	}{
-		{"Batch", &p.Batch, 200 * time.Millisecond}, {"CRD", &p.CRD, 2 * time.Second}, {"Hold", &p.Hold, 30 * time.Second},
-		{"Retry", &p.Retry, 500 * time.Millisecond}, {"MaxRetry", &p.MaxRetry, 10 * time.Second}, {"Grace", &p.Grace, 5 * time.Second},
-	} {
-		if *d.value < 0 {
-			return fmt.Errorf("kubewatch: pause %s is %s and must not be negative", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
+	err := errors.Join(
+		kubeclient.CompletePause("Batch", &p.Batch, 200*time.Millisecond),
+		kubeclient.CompletePause("CRD", &p.CRD, 2*time.Second),
+		kubeclient.CompletePause("Hold", &p.Hold, 30*time.Second),
+		kubeclient.CompletePause("Retry", &p.Retry, 500*time.Millisecond),
+		kubeclient.CompletePause("MaxRetry", &p.MaxRetry, 10*time.Second),
+		kubeclient.CompletePause("Grace", &p.Grace, 5*time.Second),
+	)
+	if err != nil {
+		return fmt.Errorf("kubewatch: %w", err)
 	}
 	return nil
 }

@@ -55,6 +55,15 @@ func (k Key) Ref() problem.Object {
 	return problem.Object{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name}
 }
 
+// RevisionLabel names the control plane that an object is for.
+const RevisionLabel = "istio.io/rev"
+
+// OfRevision reports whether an object whose RevisionLabel has a value, empty if it has none, is for a revision:
+// objects without the label are for all, and an empty revision takes in all.
+func OfRevision(label, revision string) bool {
+	return revision == "" || label == "" || label == revision
+}
+
 // Object is one version of an object, as a source delivered it. It is read-only once applied.
 type Object struct {
 	Key
