@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/metards/metards/pkg/explain"
+	"github.com/metards/metards/pkg/tlsboot"
 )
 
 // longestAnswer bounds what is read of a server's answer, in bytes: a table of ten thousand routes has less.
@@ -74,13 +75,6 @@ func clientFor(root string) (*http.Client, error) {
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		InsecureSkipVerify: true, // of the name; the chain is verified here
-		VerifyConnection: func(c tls.ConnectionState) error {
-			between := x509.NewCertPool()
-			for _, cert := range c.PeerCertificates[1:] {
-				between.AddCert(cert)
-			}
-			_, err := c.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
-			return err
-		},
+		VerifyConnection:   func(c tls.ConnectionState) error { return tlsboot.VerifyChain(c.PeerCertificates, roots) },
 	}}}, nil
 }

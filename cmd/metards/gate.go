@@ -12,7 +12,6 @@ import (
 
 	"github.com/metards/metards/pkg/cachemgr"
 	"github.com/metards/metards/pkg/envoygate"
-	"github.com/metards/metards/pkg/mesh"
 	"github.com/metards/metards/pkg/problem"
 	"github.com/metards/metards/pkg/routes"
 )
@@ -82,22 +81,19 @@ func (l *loaded) askEnvoy(ctx context.Context, o gateFlags) ([]problem.Problem, 
 func (l *loaded) tables() []*cachemgr.Table {
 	var out []*cachemgr.Table
 	known := map[string]bool{}
-	for _, host := range l.hosts() {
-		for _, client := range l.store.Clients(host) {
-			list, _ := l.compileHost(mesh.View{Namespace: client}, host)
-			for _, t := range list {
-				message, err := routes.RouteConfiguration(t.plan, t.name)
-				if err != nil {
-					continue // a Problem of validate
-				}
-				value, err := anypb.New(message)
-				if err != nil || known[string(value.GetValue())] {
-					continue
-				}
-				known[string(value.GetValue())] = true
-				out = append(out, &cachemgr.Table{Name: cachemgr.Name{Type: value.GetTypeUrl(), Name: t.name}, Any: value, Plan: t.plan})
+	l.forClients(func(list []rendered, _ []problem.Problem) {
+		for _, t := range list {
+			message, err := routes.RouteConfiguration(t.plan, t.name)
+			if err != nil {
+				continue // a Problem of validate
 			}
+			value, err := anypb.New(message)
+			if err != nil || known[string(value.GetValue())] {
+				continue
+			}
+			known[string(value.GetValue())] = true
+			out = append(out, &cachemgr.Table{Name: cachemgr.Name{Type: value.GetTypeUrl(), Name: t.name}, Any: value, Plan: t.plan})
 		}
-	}
+	})
 	return out
 }

@@ -82,20 +82,26 @@ func (l *loaded) validate() []problem.Problem {
 			Consequence: "there is nothing to check",
 		})
 	}
-	for _, host := range l.hosts() {
-		for _, client := range l.store.Clients(host) {
-			tables, problems := l.compileHost(mesh.View{Namespace: client}, host)
-			out = append(out, problems...)
-			for _, t := range tables {
-				if _, err := routes.RouteConfiguration(t.plan, t.name); err != nil {
-					out = append(out, problem.Problem{
-						Severity: problem.Error, Object: t.plan.MetaRouter, Reason: problem.Internal, Detail: err.Error(),
-					})
-				}
+	l.forClients(func(tables []rendered, problems []problem.Problem) {
+		out = append(out, problems...)
+		for _, t := range tables {
+			if _, err := routes.RouteConfiguration(t.plan, t.name); err != nil {
+				out = append(out, problem.Problem{
+					Severity: problem.Error, Object: t.plan.MetaRouter, Reason: problem.Internal, Detail: err.Error(),
+				})
 			}
 		}
-	}
+	})
 	return problem.Sorted(out)
+}
+
+// forClients compiles the tables of each host for one client of each kind that can see a difference.
+func (l *loaded) forClients(take func([]rendered, []problem.Problem)) {
+	for _, host := range l.hosts() {
+		for _, client := range l.store.Clients(host) {
+			take(l.compileHost(mesh.View{Namespace: client}, host))
+		}
+	}
 }
 
 func (l *loaded) printReport(w io.Writer, problems []problem.Problem) {

@@ -118,17 +118,27 @@ func (f *Files) use(cert *tls.Certificate) {
 
 // chains reports whether a certificate leads to one of the roots, with what comes with it.
 func chains(cert *tls.Certificate, roots []*x509.Certificate) bool {
-	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
+	pool, chain := x509.NewCertPool(), []*x509.Certificate{cert.Leaf}
 	for _, r := range roots {
-		options.Roots.AddCert(r)
+		pool.AddCert(r)
 	}
 	for _, der := range cert.Certificate[1:] {
 		if c, err := x509.ParseCertificate(der); err == nil {
-			options.Intermediates.AddCert(c)
+			chain = append(chain, c)
 		}
 	}
-	_, err := cert.Leaf.Verify(options)
-	return err == nil
+	return VerifyChain(chain, pool) == nil
+}
+
+// VerifyChain checks that a server's certificate, which comes first, leads to one of the roots by way of the others,
+// now and whatever name it is for.
+func VerifyChain(chain []*x509.Certificate, roots *x509.CertPool) error {
+	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+	for _, c := range chain[1:] {
+		options.Intermediates.AddCert(c)
+	}
+	_, err := chain[0].Verify(options)
+	return err
 }
 
 // announce tells of a certificate that is in force from now on.
