@@ -9,9 +9,11 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/metards/metards/e2e/cluster"
 	"github.com/metards/metards/internal/sampleproxy"
@@ -44,9 +46,8 @@ spec:
 %s`, name, namespace, host, extra)
 }
 
-// istiodClusters are the clusters that istiod gives to a sidecar of a namespace, each with the rule,
-// "namespace.name", that its metadata name, empty if none.
-func istiodClusters(t *testing.T, namespace string) map[string]string {
+// istiodResources is what istiod answers to a node that asks for all of a type.
+func istiodResources(t *testing.T, node *corev3.Node, typeURL string) []*anypb.Any {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -59,16 +60,22 @@ func istiodClusters(t *testing.T, namespace string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := sampleproxy.Node("sidecar", "peer", namespace)
-	if err := s.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"}); err != nil {
+	if err := s.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Recv()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r.GetResources()
+}
+
+// istiodClusters are the clusters that istiod gives to a sidecar of a namespace, each with the rule,
+// "namespace.name", that its metadata name, empty if none.
+func istiodClusters(t *testing.T, namespace string) map[string]string {
+	t.Helper()
 	out := map[string]string{}
-	for _, resource := range r.GetResources() {
+	for _, resource := range istiodResources(t, sampleproxy.Node("sidecar", "peer", namespace), "type.googleapis.com/envoy.config.cluster.v3.Cluster") {
 		var c clusterv3.Cluster
 		if err := resource.UnmarshalTo(&c); err != nil {
 			t.Fatal(err)
